@@ -1,0 +1,211 @@
+"""`flycc.gemm`: a matrix product whose operand layouts, batching and bias are part of the op."""
+
+# No `from __future__ import annotations` here: the op is built from its evaluated annotations.
+
+from collections.abc import Iterable
+from typing import Any, cast
+
+from torch_mlir import ir
+from torch_mlir.dialects.ext import Operand, Result
+
+from flycc.contracts.gemm import GemmDtype, GemmProblem, Size
+from flycc.dialects.base import Flycc
+from flycc.dialects.tensor import Dim, Dims, Tensor, VTensor, broadcast, contradict, show, stamped, typed
+
+#: Element types of operands and result.
+DTYPES = ("bf16", "f16")
+LAYOUTS = ("NN", "NT", "TN", "TT")
+
+
+class GemmOp(Flycc.Operation, name="gemm"):  # type: ignore[call-arg]
+    """`result = A @ B (+ bias)`, summed in the `accumulate` type and rounded once to the result's type.
+
+    With `layout` "NN", `a` is [batch..., M, K] and `b` is [batch..., K, N]. A "T" as first letter says that
+    `a` is stored [batch..., K, M], as second letter that `b` is stored [batch..., N, K]. Batch dimensions
+    broadcast as in `torch.matmul`; either operand may have none. `bias` broadcasts to the result
+    [batch..., M, N]. All tensors are bf16, or all are f16; `accumulate` is f32. Sizes may be dynamic.
+
+        %r = "flycc.gemm"(%x, %w, %bias)
+            {layout = "NT", accumulate = f32, operandSegmentSizes = array<i32: 1, 1, 1>}
+            : (!torch.vtensor<[2,4,8],bf16>, !torch.vtensor<[16,8],bf16>, !torch.vtensor<[16],bf16>)
+            -> !torch.vtensor<[2,4,16],bf16>
+
+    The layout is one string because a false flag would not survive the op builder, and because it is how
+    BLAS and `GemmProblem` spell it.
+    """
+
+    a: Operand[VTensor]
+    b: Operand[VTensor]
+    result: Result[VTensor]
+    layout: ir.StringAttr
+    accumulate: ir.TypeAttr
+    bias: Operand[VTensor] | None = None
+
+    @property
+    def trans_a(self) -> bool:
+        """Whether `a` is stored [batch..., K, M]."""
+        return self.layout.value[0] == "T"
+
+    @property
+    def trans_b(self) -> bool:
+        """Whether `b` is stored [batch..., N, K]."""
+        return self.layout.value[1] == "T"
+
+    @staticmethod
+    def verify_invariants(op: ir.Operation) -> bool:
+        """Called by MLIR's verifier."""
+        fault = _fault(op)
+        if fault is not None:
+            op.location.emit_error(f"flycc.gemm: {fault}")
+        return fault is None
+
+
+def build_gemm(
+    a: ir.Value,
+    b: ir.Value,
+    bias: ir.Value | None,
+    result_type: ir.Type,
+    *,
+    layout: str,
+    before: ir.Operation,
+) -> GemmOp:
+    """Creates a `flycc.gemm`, accumulated in f32, in front of `before` and with its location."""
+    context = before.context
+    with context:
+        return GemmOp(
+            a,
+            b,
+            result_type,
+            ir.StringAttr.get(layout),
+            ir.TypeAttr.get(ir.F32Type.get()),
+            bias=bias,
+            loc=before.location,
+            ip=ir.InsertionPoint(before),
+        )
+
+
+def logical(dims: Dims, transposed: bool) -> Dims:
+    """The shape an operand has in the product, given the shape it is stored with."""
+    return (*dims[:-2], dims[-1], dims[-2]) if transposed else dims
+
+
+def product_dims(a: Dims, b: Dims) -> Dims:
+    """Result shape of `A @ B` for logical shapes of rank two or more. Raises ValueError if batches clash."""
+    return (*broadcast(a[:-2], b[:-2]), a[-2], b[-1])
+
+
+def _fault(op: ir.Operation) -> str | None:
+    """What is wrong with a `flycc.gemm`, or None. Relies on types alone, never on stamps."""
+    if "operandSegmentSizes" not in op.attributes:
+        return (
+            "attribute operandSegmentSizes is missing: array<i32: 1, 1, 1> with a bias, else <i32: 1, 1, 0>"
+        )
+    layout = op.attributes["layout"].value
+    if layout not in LAYOUTS:
+        return f'layout must be one of {", ".join(LAYOUTS)}, got "{layout}"'
+    accumulate = op.attributes["accumulate"].value
+    if not isinstance(accumulate, ir.F32Type):
+        return f"accumulate type must be f32, got {accumulate}"
+    names = ("a", "b", "bias")
+    values = [*zip(names, op.operands, strict=False), ("result", op.results[0])]
+    tensors: dict[str, Tensor] = {}
+    for name, value in values:
+        tensor = typed(value)
+        if tensor is None:
+            return f"{name} must have known rank and element type, got {value.type}"
+        tensors[name] = tensor
+    return _dtype_fault(tensors) or _shape_fault(tensors, layout)
+
+
+def _dtype_fault(tensors: dict[str, Tensor]) -> str | None:
+    dtype = tensors["a"].dtype
+    if dtype not in DTYPES:
+        return f"element type of a must be one of {', '.join(DTYPES)}, got {dtype}"
+    for name, tensor in tensors.items():
+        if tensor.dtype != dtype:
+            return f"element type of {name} must be that of a, {dtype}, got {tensor.dtype}"
+    return None
+
+
+def _shape_fault(tensors: dict[str, Tensor], layout: str) -> str | None:
+    for name in ("a", "b"):
+        if len(tensors[name].dims) < 2:
+            return f"{name} must have rank 2 or more, got {show(tensors[name].dims)}"
+    a = logical(tensors["a"].dims, layout[0] == "T")
+    b = logical(tensors["b"].dims, layout[1] == "T")
+    if contradict(a[-1], b[-2]):
+        return f"K is {a[-1]} in a but {b[-2]} in b (layout {layout})"
+    try:
+        expected = product_dims(a, b)
+    except ValueError as clash:
+        return f"batch dimensions {show(a[:-2])} of a and {show(b[:-2])} of b: {clash}"
+    result = tensors["result"].dims
+    if len(result) != len(expected) or any(map(contradict, result, expected)):
+        return f"result must be {show(expected)}, got {show(result)}"
+    if "bias" in tensors:
+        bias = tensors["bias"].dims
+        if len(bias) > len(result) or any(
+            d != 1 and contradict(d, r) for d, r in zip(reversed(bias), reversed(result), strict=False)
+        ):
+            return f"bias {show(bias)} does not broadcast to the result {show(result)}"
+    return None
+
+
+def problem(op: GemmOp) -> GemmProblem:
+    """The Problem that a verified `flycc.gemm` poses.
+
+    A dynamic size becomes its symbol from the `flycc.shape` stamps, or else "M", "N", "K" or "B<i>". Batch
+    dimensions that every row of A shares one B for are counted as rows: [batch..., M, K] times [K, N] is one
+    GEMM of batch*M rows. Alignments assume contiguous tensors at 16-byte-aligned addresses.
+    """
+    a, b, result = (_known(v) for v in (op.a, op.b, op.result))
+    bias = None if op.bias is None else _known(op.bias)
+    (m, k), (k_of_b, n) = logical(a.dims, op.trans_a)[-2:], logical(b.dims, op.trans_b)[-2:]
+    rows = _named(m or result.dims[-2], "M")
+    batch = [_named(d, f"B{i}") for i, d in enumerate(result.dims[:-2])]
+    bias_is_per_row = bias is None or len(bias.dims) <= 1 or bias.dims == result.dims
+    if len(b.dims) == 2 and not op.trans_a and bias_is_per_row:
+        rows, batch = _product([*batch, rows]), []
+    return GemmProblem(
+        dtype=cast(GemmDtype, a.dtype),
+        m=rows,
+        n=_named(n or result.dims[-1], "N"),
+        k=_named(k or k_of_b, "K"),
+        batch=_product(batch),
+        trans_a=op.trans_a,
+        trans_b=op.trans_b,
+        bias=bias is not None,
+        align_a=_row_alignment(a),
+        align_b=_row_alignment(b),
+        align_out=_row_alignment(result),
+    )
+
+
+def _known(value: ir.Value) -> Tensor:
+    tensor = stamped(value)
+    assert tensor is not None, "the verifier admits tensors of known rank only"
+    return tensor
+
+
+def _named(dim: Dim, name: str) -> Size:
+    return name if dim is None else dim
+
+
+def _product(sizes: Iterable[Any]) -> Size:
+    """Product of sizes: a number, or factors joined by "*" with a number, if not one, in front."""
+    number, symbols = 1, []
+    for size in sizes:
+        if isinstance(size, int):
+            number *= size
+        else:
+            symbols.append(size if size.isidentifier() else f"({size})")
+    if not symbols:
+        return number
+    return "*".join([str(number)] * (number != 1) + symbols)
+
+
+def _row_alignment(tensor: Tensor) -> int:
+    """Largest power of two, at most 16, that divides the byte length of a row of 2-byte elements."""
+    row = tensor.dims[-1]
+    row_bytes = 2 * row if isinstance(row, int) else 2
+    return min(16, row_bytes & -row_bytes) if row_bytes else 16
