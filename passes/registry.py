@@ -1,0 +1,18 @@
+"""Our passes by the names that pipelines spell."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from torch_mlir import ir
+
+from flycc.passes.flycc_dce import flycc_dce
+from flycc.passes.match_gemm import match_gemm
+
+#: A pass rewrites the module it is given in place. The first line of its docstring says what it does.
+Pass = Callable[[ir.Operation], None]
+
+PASSES: Mapping[str, Pass] = {"match-gemm": match_gemm, "flycc-dce": flycc_dce}
+
+#: Every pass that raises torch ops to flycc ops, in order.
+MATCH_PIPELINE = "match-gemm,flycc-dce"

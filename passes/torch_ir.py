@@ -1,0 +1,60 @@
+"""Reading the torch dialect: who defines a value, constants behind operands, provenance names."""
+
+from __future__ import annotations
+
+from torch_mlir import ir
+
+#: String attribute: the FX node that an op came from, or whose result it replaces.
+NODE_ATTR = "flycc.node"
+#: Unit attribute: the op may not be dropped when its results are unused.
+IMPURE_ATTR = "flycc.impure"
+
+_CONSTANTS = ("torch.constant.int", "torch.constant.float", "torch.constant.bool")
+
+
+def producer(value: ir.Value) -> ir.Operation | None:
+    """The op that defines `value`, or None for a block argument."""
+    return None if isinstance(value, ir.BlockArgument) else value.owner
+
+
+def constant(value: ir.Value) -> int | float | bool | None:
+    """The number that `value` is known to be, or None."""
+    op = producer(value)
+    return op.attributes["value"].value if op is not None and op.name in _CONSTANTS else None
+
+
+def int_list(value: ir.Value) -> list[int] | None:
+    """The integers of a `torch.prim.ListConstruct` of constants, or None."""
+    op = producer(value)
+    if op is None or op.name != "torch.prim.ListConstruct":
+        return None
+    numbers = [constant(item) for item in op.operands]
+    return [n for n in numbers if isinstance(n, int)] if None not in numbers else None
+
+
+def is_none(value: ir.Value) -> bool:
+    """Whether `value` is Python's None."""
+    op = producer(value)
+    return op is not None and op.name == "torch.constant.none"
+
+
+def node_name(op: ir.Operation) -> str | None:
+    """The FX node that `op` came from, where it is stamped."""
+    return op.attributes[NODE_ATTR].value if NODE_ATTR in op.attributes else None
+
+
+def only_user(value: ir.Value) -> ir.Operation | None:
+    """The op that alone uses `value`, and uses it once, or None."""
+    uses = list(value.uses)
+    return uses[0].owner.operation if len(uses) == 1 else None
+
+
+def nested_ops(module: ir.Operation) -> list[ir.Operation]:
+    """Every op nested below `module`, in program order, an op before the ops of its regions."""
+    ops: list[ir.Operation] = []
+    for region in module.regions:
+        for block in region:
+            for view in block.operations:
+                ops.append(view.operation)
+                ops.extend(nested_ops(view.operation))
+    return ops
