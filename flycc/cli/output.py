@@ -1,0 +1,43 @@
+"""What every subcommand shares: a console, tables that fit 80 columns, and JSON files."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+console = Console(highlight=False, soft_wrap=False)
+
+
+def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Print a table; the last column takes the room that is left and wraps."""
+    shown = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for number, column in enumerate(columns):
+        last = number == len(columns) - 1
+        shown.add_column(column, overflow="fold", ratio=1 if last else None, no_wrap=not last)
+    for row in rows:
+        shown.add_row(*(str(cell) for cell in row))
+    console.print(shown)
+
+
+def write_json(path: str, value: Any) -> None:
+    """Write `value` to `path`, or to standard output for "-"; a reader never sees half a file."""
+    text = json.dumps(value, indent=2) + "\n"
+    if path == "-":
+        print(text, end="")
+        return
+    target = Path(path)
+    handle, temporary = tempfile.mkstemp(dir=target.absolute().parent, prefix=target.name, suffix=".tmp")
+    try:
+        with os.fdopen(handle, "w") as file:
+            file.write(text)
+        os.replace(temporary, target)
+    except BaseException:
+        os.unlink(temporary)
+        raise

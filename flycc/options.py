@@ -1,0 +1,63 @@
+"""The options of the backend: what `torch.compile(..., backend="flycc", options={...})` takes."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Literal, get_args
+
+from flycc.contracts import FlyccError, Reason
+
+Fallback = Literal["eager", "inductor"]
+Target = Literal["gfx950"]
+
+
+class OptionError(FlyccError, ValueError):
+    """An option that flycc does not have, or a value it does not take."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """Every option, with its default.
+
+    `target`: the GPU that kernels are compiled for; never guessed from the machine.
+    `fallback`: who runs the part of a graph that no kernel serves, PyTorch's eager operators or Inductor.
+    `strict`: raise an error where flycc would otherwise leave a GEMM, or a whole graph, to PyTorch.
+    """
+
+    target: Target = "gfx950"
+    fallback: Fallback = "eager"
+    strict: bool = False
+
+    @classmethod
+    def parse(cls, options: Mapping[str, Any] | None = None, mode: str | None = None) -> Options:
+        """Check what a user wrote. Raises `OptionError`, which names the option and what it takes."""
+        if mode not in (None, "default"):
+            raise OptionError(
+                Reason("option.mode", f"mode={mode!r} is not known to flycc; accepted: None, 'default'")
+            )
+        if options is None:
+            return cls()
+        if not isinstance(options, Mapping):
+            raise OptionError(
+                Reason("option.type", f"options must be a dict of option names, got {type(options).__name__}")
+            )
+        names = [field.name for field in fields(cls)]
+        for name, value in options.items():
+            if name not in names:
+                close = difflib.get_close_matches(str(name), names, n=1)
+                hint = f" (did you mean {close[0]!r}?)" if close else ""
+                raise OptionError(
+                    Reason("option.unknown", f"unknown option {name!r}{hint}; known: {', '.join(names)}")
+                )
+            accepted = {"target": get_args(Target), "fallback": get_args(Fallback)}.get(name, (True, False))
+            # `1 == True` in Python, so the type is compared too.
+            if not any(value == choice and type(value) is type(choice) for choice in accepted):
+                raise OptionError(
+                    Reason(
+                        f"option.{name}",
+                        f"option {name!r} is {value!r}; accepted: {', '.join(map(repr, accepted))}",
+                    )
+                )
+        return cls(**options)

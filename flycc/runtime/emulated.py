@@ -1,0 +1,85 @@
+"""The emulated gfx950 as a Device: CPU tensors are its memory, used in place."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import numpy as np
+from torch import Tensor
+
+from flycc import emulator
+from flycc.contracts import Reason
+from flycc.emulator.errors import EmulatorError
+from flycc.runtime.device import DeviceError, Extent
+
+
+class EmulatedDevice:
+    """Executes the bytes of gfx950 code objects on the CPU. Not safe for two launches at once."""
+
+    name = "emulated"
+    target = "gfx950"
+
+    def __init__(self) -> None:
+        self._memory = emulator.Memory()
+        self._allocations: dict[int, np.ndarray] = {}
+
+    def allocate(self, nbytes: int) -> int:
+        # Oversized by one alignment, so that the start can be aligned: device addresses follow host ones modulo 16.
+        raw = np.zeros(nbytes + 256, np.uint8)
+        start = -raw.ctypes.data % 256
+        array = raw[start : start + nbytes]
+        address = self._memory.register(array)
+        self._allocations[address] = array
+        return address
+
+    def free(self, address: int) -> None:
+        self._memory.unregister(address)
+        del self._allocations[address]
+
+    def copy_to(self, address: int, data: bytes) -> None:
+        self._memory.read(address, len(data))[:] = np.frombuffer(data, np.uint8)
+
+    def copy_from(self, address: int, nbytes: int) -> bytes:
+        return self._memory.read(address, nbytes).tobytes()
+
+    @contextmanager
+    def mapped(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> Iterator[list[int]]:
+        addresses: list[int] = []
+        try:
+            for tensor in inputs:
+                addresses.append(self._memory.register(extent(tensor), writable=False))
+            for tensor in outputs:
+                addresses.append(self._memory.register(extent(tensor)))
+            yield addresses
+        finally:
+            for address in addresses:
+                self._memory.unregister(address)
+
+    def load(self, elf: bytes, symbol: str) -> emulator.Kernel:
+        try:
+            return emulator.load(elf).kernels[symbol]
+        except EmulatorError as error:
+            raise DeviceError(Reason("device.load", f"the code object of {symbol} cannot be loaded: {error}")) from error
+        except KeyError:
+            raise DeviceError(Reason("device.load", f"the code object holds no kernel {symbol}")) from None
+
+    def launch(self, kernel: emulator.Kernel, grid: Extent, block: Extent, kernarg: bytes) -> None:
+        try:
+            emulator.launch(kernel, grid, block, kernarg, self._memory)
+        except EmulatorError as error:
+            raise DeviceError(Reason("device.launch", str(error))) from error
+
+    def synchronize(self) -> None:
+        """Launches are synchronous."""
+
+
+def extent(tensor: Tensor) -> np.ndarray:
+    """The bytes from a CPU tensor's first element to its last, uint8, in place; gaps of a strided view included."""
+    if not tensor.numel():
+        return np.empty(0, np.uint8)
+    elements = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    nbytes = elements * tensor.element_size()
+    # Not Tensor.numpy(): NumPy has no bfloat16, and a view with gaps is not contiguous.
+    return np.frombuffer((ctypes.c_char * nbytes).from_address(tensor.data_ptr()), np.uint8)

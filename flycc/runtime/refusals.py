@@ -1,0 +1,50 @@
+"""Calls that were left to PyTorch at run time: one warning for each reason, and listeners that count them all."""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from flycc.contracts import FlyccError, Reason
+
+_listeners: list[Callable[[Reason], None]] = []
+_warned: set[str] = set()
+_policy = threading.local()
+
+
+@contextmanager
+def listening(listener: Callable[[Reason], None]) -> Iterator[None]:
+    """Call `listener` with the reason of every refusal while the block runs."""
+    _listeners.append(listener)
+    try:
+        yield
+    finally:
+        _listeners.remove(listener)
+
+
+@contextmanager
+def strict() -> Iterator[None]:
+    """Inside the block, on this thread, a refusal is an error."""
+    before = getattr(_policy, "strict", False)
+    _policy.strict = True
+    try:
+        yield
+    finally:
+        _policy.strict = before
+
+
+def refuse(op: str, error: Exception) -> None:
+    """Note that a call of `op` goes to PyTorch because of `error`; raises it where the policy is strict."""
+    if isinstance(error, FlyccError):
+        reason = error.reason
+    else:
+        reason = Reason(f"{op}.internal", f"{type(error).__name__} in flycc: {' '.join(str(error).split())[:300]}")
+    if getattr(_policy, "strict", False):
+        raise error
+    for listener in list(_listeners):
+        listener(reason)
+    if reason.code not in _warned:
+        _warned.add(reason.code)
+        warnings.warn(f"flycc leaves a call of {op} to PyTorch: {reason}", RuntimeWarning, stacklevel=2)
