@@ -1,1 +1,7 @@
+"""FX in, FX out. The only room that knows FX and the torch-mlir importer."""
 
+from flycc.frontend.compile import compile_graph
+from flycc.frontend.keep_whole import keep_whole
+from flycc.frontend.report import Candidate, Report
+
+__all__ = ["Candidate", "Report", "compile_graph", "keep_whole"]

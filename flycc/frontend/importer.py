@@ -11,8 +11,8 @@ Attributes that the importer stamps, and that passes and the rebuild rely on:
 Function arguments carry `flycc.node` and `flycc.shape` as argument attributes.
 
 What the torch dialect cannot say (higher-order ops, mutable schemas, Python arithmetic on symbols, literals
-without a torch constant, ops that fail their own verifier) is imported opaquely: a `torch.operator` of the same
-name with the operands in order. Element types that MLIR lacks become `unk`. The FX graph is only read.
+without a torch constant, ops that fail their own verifier) is imported opaquely: a `torch.operator` of the
+same name with the operands in order. Element types that MLIR lacks become `unk`. The FX graph is only read.
 """
 
 from __future__ import annotations
@@ -51,22 +51,21 @@ from torch_mlir.ir import (
     Value,
 )
 
-from flycc.contracts import Reason
+from flycc.contracts import FlyccError, Reason
+from flycc.dialects.tensor import SHAPE_ATTR
+from flycc.frontend.nodes import is_impure, size_text, target_name
+from flycc.passes.torch_ir import IMPURE_ATTR, NODE_ATTR
 
-NODE = "flycc.node"
-SHAPE = "flycc.shape"
-SHAPES = "flycc.shapes"
-IMPURE = "flycc.impure"
+SHAPES_ATTR = "flycc.shapes"
 
 
-class ImportFailed(Exception):
+class ImportFailed(FlyccError):
     """The graph as a whole cannot be imported; `reason` says why."""
 
     def __init__(self, node: Node | None, cause: Exception) -> None:
         where = f"node {node.name} ({target_name(node)})" if node is not None else "the module"
         text = " ".join(f"{type(cause).__name__}: {cause}".split())
-        self.reason = Reason("import.failed", f"{where} cannot be imported: {text[:300]}")
-        super().__init__(str(self.reason))
+        super().__init__(Reason("import.failed", f"{where} cannot be imported: {text[:300]}"))
 
 
 def import_graph(gm: GraphModule, context: Context) -> Module:
@@ -102,46 +101,19 @@ def import_graph(gm: GraphModule, context: Context) -> Module:
     return module
 
 
-def target_name(node: Node) -> str:
-    """How reports and opaque ops spell a node's target: `aten.mm.default`, `higher_order.cond`, ..."""
-    target = node.target
-    if isinstance(target, torch._ops.OpOverload):
-        return str(target)
-    if isinstance(target, torch._ops.HigherOrderOperator):
-        return f"higher_order.{target.name()}"
-    if callable(target):
-        return f"{target.__module__.lstrip('_')}.{target.__qualname__}"
-    return str(target)
-
-
-def is_impure(node: Node) -> bool:
-    """Whether dropping an unused `node` could change what the graph does."""
-    if isinstance(node.target, torch._ops.HigherOrderOperator):
-        return True  # their bodies are not looked into
-    seeded = isinstance(node.target, torch._ops.OpOverload) and (
-        torch.Tag.nondeterministic_seeded in node.target.tags
-    )
-    return seeded or node.is_impure()
-
-
-def shape_text(val: torch.Tensor) -> list[str]:
-    """Sizes as strings; equal strings are equal sizes within one graph."""
-    return [str(size.node.expr) if isinstance(size, torch.SymInt) else str(size) for size in val.shape]
-
-
 def _shape_attr(val: Any) -> Attribute:
-    sizes = shape_text(val) if isinstance(val, torch.Tensor) else []
+    sizes = size_text(val) if isinstance(val, torch.Tensor) else []
     return ArrayAttr.get([StringAttr.get(size) for size in sizes])
 
 
 def _value_attrs(node: Node) -> DictAttr:
     """The stamp of the op, or function argument, that holds the value of `node`."""
-    attrs: dict[str, Attribute] = {NODE: StringAttr.get(node.name)}
+    attrs: dict[str, Attribute] = {NODE_ATTR: StringAttr.get(node.name)}
     val = node.meta.get("val")
     if isinstance(val, torch.Tensor):
-        attrs[SHAPE] = _shape_attr(val)
+        attrs[SHAPE_ATTR] = _shape_attr(val)
     elif isinstance(val, list | tuple):
-        attrs[SHAPES] = ArrayAttr.get([_shape_attr(item) for item in val])
+        attrs[SHAPES_ATTR] = ArrayAttr.get([_shape_attr(item) for item in val])
     return DictAttr.get(attrs)
 
 
@@ -194,9 +166,9 @@ class _NodeImporter(GraphNodeImporter):
                 self._import_opaquely(node)
         ops = list(self._b.operations)
         for op in ops:
-            op.attributes[NODE] = StringAttr.get(node.name)
+            op.attributes[NODE_ATTR] = StringAttr.get(node.name)
             if is_impure(node):
-                op.attributes[IMPURE] = UnitAttr.get()
+                op.attributes[IMPURE_ATTR] = UnitAttr.get()
             self._entry.append(op)
         for named in _value_attrs(node):
             ops[-1].attributes[named.name] = named.attr
@@ -251,11 +223,11 @@ class _NodeImporter(GraphNodeImporter):
         val = node.meta.get("val")
         if node.op == "get_attr":
             val = operator.attrgetter(node.target)(node.graph.owning_module)
-        arguments = [
-            value for leaf in _leaves(_arguments_in_order(node)) for value in self._operands(leaf)
-        ]
-        if node.op == "call_function" and isinstance(node.target, torch._ops.OpOverload) and not (
-            node.target._schema.returns
+        arguments = [value for leaf in _leaves(_arguments_in_order(node)) for value in self._operands(leaf)]
+        if (
+            node.op == "call_function"
+            and isinstance(node.target, torch._ops.OpOverload)
+            and not (node.target._schema.returns)
         ):
             results: list[Any] = []
         else:

@@ -22,5 +22,7 @@ def compile_with_inductor(gm: GraphModule) -> Callable[..., Any]:
     inputs = [node.meta["val"] for node in gm.graph.find_nodes(op="placeholder")]
     modes = [value.fake_mode for value in inputs if isinstance(value, torch._subclasses.FakeTensor)]
     with modes[0] if modes else torch._subclasses.FakeTensorMode():
-        decomposed = make_fx(gm, decomposition_table=select_decomp_table(), _allow_non_fake_inputs=True)(*inputs)
+        decomposed = make_fx(gm, decomposition_table=select_decomp_table(), _allow_non_fake_inputs=True)(
+            *inputs
+        )
     return compile_fx_inner(decomposed, inputs)

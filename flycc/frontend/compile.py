@@ -1,0 +1,45 @@
+"""FX to FX: import, match, rebuild."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from torch.fx import GraphModule
+from torch_mlir.ir import Context, MLIRError
+
+from flycc import dialects
+from flycc.contracts import FlyccError, Reason
+from flycc.frontend.importer import import_graph
+from flycc.frontend.rebuild import pass_refusals, rebuild_graph
+from flycc.frontend.report import Report, report_failure, report_graph
+from flycc.passes.pipeline import run_pipeline
+
+
+def compile_graph(
+    gm: GraphModule,
+    example_inputs: Sequence[Any],
+    *,
+    report: Callable[[Report], None] | None = None,
+) -> tuple[GraphModule, Report]:
+    """The graph of `gm` with kernel calls for what kernels serve, and what became of every candidate.
+
+    `gm` is an ATen-level graph from AOTAutograd, forward or backward, traced without decompositions, with its
+    nodes' fake values in `meta["val"]`. It is not changed; where it cannot be imported or rebuilt it is
+    returned as it is and the report's `failure` says why. `example_inputs` are there for the backend
+    protocol: all that is needed is in the metadata. `report` is also given the report, for those who collect.
+    """
+    try:
+        module = import_graph(gm, dialects.load(Context()))
+        run_pipeline(module)
+        compiled, matches, refused = rebuild_graph(gm, module)
+        result = report_graph(gm, matches, pass_refusals(module) | refused)
+    except FlyccError as error:
+        compiled, result = gm, report_failure(gm, error.reason)
+    except MLIRError as error:
+        # A fault of a pass; its text can hold the whole module.
+        reason = Reason("match.failed", f"a pass left invalid IR: {' '.join(str(error).split())[:300]}")
+        compiled, result = gm, report_failure(gm, reason)
+    if report is not None:
+        report(result)
+    return compiled, result

@@ -1,0 +1,122 @@
+"""Custom ops for composites that PyTorch would decompose: attention and RMS norm, forward and backward.
+
+As custom ops they arrive whole in ATen graphs on every device. They run PyTorch's own implementation; the
+fake implementations of the forward ops are PyTorch's too, so results, strides and guards are what they would
+have been. The backward ops recompute the forward pass to reach PyTorch's formula, and give row-major
+gradients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.library import custom_op
+
+_SDPA = (
+    "Tensor query, Tensor key, Tensor value, Tensor? attn_mask, bool is_causal, float? scale, bool enable_gqa"
+)
+_RMS_NORM = "Tensor input, SymInt[] normalized_shape, Tensor? weight, float? eps"
+
+
+def _attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None,
+    is_causal: bool,
+    scale: float | None,
+    enable_gqa: bool,
+) -> Tensor:
+    return torch._C._nn.scaled_dot_product_attention(
+        query, key, value, attn_mask, 0.0, is_causal, scale=scale, enable_gqa=enable_gqa
+    )
+
+
+def _normalised(
+    input: Tensor, normalized_shape: Sequence[int], weight: Tensor | None, eps: float | None
+) -> Tensor:
+    return torch.rms_norm(input, normalized_shape, weight, eps)
+
+
+sdpa = custom_op("flycc::sdpa", _attention, mutates_args=(), schema=f"({_SDPA}) -> Tensor")
+sdpa.register_fake(_attention)
+rms_norm = custom_op("flycc::rms_norm", _normalised, mutates_args=(), schema=f"({_RMS_NORM}) -> Tensor")
+rms_norm.register_fake(_normalised)
+
+
+@custom_op(
+    "flycc::sdpa_backward", mutates_args=(), schema=f"(Tensor grad, {_SDPA}) -> (Tensor, Tensor, Tensor)"
+)
+def sdpa_backward(
+    grad: Tensor, query: Tensor, key: Tensor, value: Tensor, *options: Any
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients of query, key and value; `attn_mask` gets none."""
+    dq, dk, dv = _gradients(lambda *inputs: _attention(*inputs, *options), (query, key, value), grad)
+    return dq, dk, dv
+
+
+@sdpa_backward.register_fake
+def _(
+    grad: Tensor, query: Tensor, key: Tensor, value: Tensor, *options: Any
+) -> tuple[Tensor, Tensor, Tensor]:
+    return query.new_empty(query.shape), key.new_empty(key.shape), value.new_empty(value.shape)
+
+
+@custom_op(
+    "flycc::rms_norm_backward", mutates_args=(), schema=f"(Tensor grad, {_RMS_NORM}) -> (Tensor, Tensor?)"
+)
+def rms_norm_backward(
+    grad: Tensor, input: Tensor, normalized_shape: Sequence[int], weight: Tensor | None, eps: float | None
+) -> tuple[Tensor, Tensor | None]:
+    """Gradients of input and, where there is one, of weight."""
+    if weight is None:
+        [dx] = _gradients(lambda x: _normalised(x, normalized_shape, None, eps), (input,), grad)
+        return dx, None
+    dx, dw = _gradients(lambda x, w: _normalised(x, normalized_shape, w, eps), (input, weight), grad)
+    return dx, dw
+
+
+@rms_norm_backward.register_fake
+def _(
+    grad: Tensor, input: Tensor, normalized_shape: Sequence[int], weight: Tensor | None, eps: float | None
+) -> tuple[Tensor, Tensor | None]:
+    return input.new_empty(input.shape), None if weight is None else weight.new_empty(weight.shape)
+
+
+def _gradients(forward: Callable[..., Tensor], inputs: tuple[Tensor, ...], grad: Tensor) -> list[Tensor]:
+    """Row-major gradients of `inputs` for the gradient `grad` of `forward(*inputs)`."""
+    # A custom op's body runs with autograd off in the dispatcher, which grad mode alone does not undo.
+    autograd = torch._C.DispatchKeySet(torch._C.DispatchKey.AutogradCPU)
+    include = torch._C._dispatch_tls_local_include_set()
+    exclude = torch._C._dispatch_tls_local_exclude_set() - autograd
+    with torch._C._ForceDispatchKeyGuard(include, exclude), torch.inference_mode(False), torch.enable_grad():
+        leaves = [tensor.detach().requires_grad_() for tensor in inputs]
+        gradients = torch.autograd.grad(forward(*leaves), leaves, grad)
+    return [gradient.contiguous() for gradient in gradients]
+
+
+def _save_sdpa(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    query, key, value, attn_mask, *ctx.options = inputs
+    ctx.save_for_backward(query, key, value, attn_mask)
+
+
+def _differentiate_sdpa(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    return *sdpa_backward(grad, *ctx.saved_tensors, *ctx.options), None, None, None, None
+
+
+def _save_rms_norm(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    input, ctx.normalized_shape, weight, ctx.eps = inputs
+    ctx.save_for_backward(input, weight)
+
+
+def _differentiate_rms_norm(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    input, weight = ctx.saved_tensors
+    dx, dw = rms_norm_backward(grad, input, ctx.normalized_shape, weight, ctx.eps)
+    return dx, None, dw, None
+
+
+sdpa.register_autograd(_differentiate_sdpa, setup_context=_save_sdpa)
+rms_norm.register_autograd(_differentiate_rms_norm, setup_context=_save_rms_norm)

@@ -1,0 +1,85 @@
+"""Swaps composite calls of a Dynamo graph for custom ops, so that AOTAutograd leaves them in one piece."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch._subclasses import FakeTensor
+from torch.amp.autocast_mode import _enter_autocast
+from torch.fx import GraphModule, Node
+
+from flycc.frontend import composite_ops
+
+
+def keep_whole(gm: GraphModule) -> GraphModule:
+    """Makes attention and RMS norm in `gm`, and in the graphs it holds, `flycc::sdpa` and `flycc::rms_norm`.
+
+    `gm` is the graph that Dynamo hands to a backend; it is edited and returned. Results and gradients keep
+    their bits. A call stays as it is where the custom op could not stand for it: attention with dropout or
+    with a mask that needs a gradient, options known only at run time, tensor subclasses, and every call of a
+    graph that switches autocast, attention backends or functorch transforms on or off, because those act on
+    PyTorch's own ops only.
+    """
+    modules = [module for module in gm.modules() if isinstance(module, GraphModule)]
+    calls = [node for module in modules for node in module.graph.nodes if node.op == "call_function"]
+    if torch._C._is_any_autocast_enabled() or any(map(_changes_dispatch, calls)):
+        return gm
+    for node in calls:
+        if all(map(_is_plain, node.all_input_nodes)):
+            if node.target is torch._C._nn.scaled_dot_product_attention:
+                _keep_sdpa(node, *node.args, **node.kwargs)
+            elif node.target is torch.rms_norm:
+                _keep_rms_norm(node, *node.args, **node.kwargs)
+    for module in modules:
+        module.recompile()
+    return gm
+
+
+def _changes_dispatch(node: Node) -> bool:
+    module = getattr(node.target, "__module__", None) or ""
+    return node.target in (_enter_autocast, torch.nn.attention._sdpa_kernel) or module.startswith(
+        ("torch._functorch", "torch._C._functorch")
+    )
+
+
+def _is_plain(node: Node) -> bool:
+    """Whether the value of `node` is a dense tensor of no subclass, or a size."""
+    value = node.meta.get("example_value")
+    return isinstance(value, torch.SymInt) or (type(value) is FakeTensor and value.layout is torch.strided)
+
+
+def _is_constant(*options: Any) -> bool:
+    return all(option is None or isinstance(option, bool | int | float) for option in options)
+
+
+# The parameters of the next two functions are those of the PyTorch functions they stand for.
+
+
+def _keep_sdpa(
+    node: Node,
+    query: Node,
+    key: Node,
+    value: Node,
+    attn_mask: Node | None = None,
+    dropout_p: Any = 0.0,
+    is_causal: Any = False,
+    scale: Any = None,
+    enable_gqa: Any = False,
+) -> None:
+    mask_needs_gradient = attn_mask is not None and attn_mask.meta["example_value"].requires_grad
+    if dropout_p != 0 or mask_needs_gradient or not _is_constant(is_causal, scale, enable_gqa):
+        return
+    node.target = composite_ops.sdpa._opoverload
+    node.args = (query, key, value, attn_mask, is_causal, scale, enable_gqa)
+    node.kwargs = {}
+
+
+def _keep_rms_norm(
+    node: Node, input: Node, normalized_shape: Any, weight: Node | None = None, eps: Any = None
+) -> None:
+    if not _is_constant(eps) or not isinstance(normalized_shape, list | tuple):
+        return
+    node.target = composite_ops.rms_norm._opoverload
+    node.args = (input, normalized_shape, weight, eps)
+    node.kwargs = {}

@@ -1,0 +1,116 @@
+"""What became of the ops of one graph that a kernel might serve."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import torch
+from torch.fx import GraphModule, Node
+from torch.fx.node import map_arg
+
+from flycc.contracts import Reason
+from flycc.frontend.nodes import target_name, tensor_text
+from flycc.frontend.rebuild import Match
+
+#: The families of candidates, by prefix of the target's name; the first that fits counts.
+FAMILIES = {
+    "aten.mm.": "gemm",
+    "aten.addmm.": "gemm",
+    "aten.bmm.": "gemm",
+    "aten.baddbmm.": "gemm",
+    "aten.linear.": "gemm",
+    "aten.matmul.": "gemm",
+    "aten._grouped_mm.": "grouped_gemm",
+    "aten._scaled_mm": "scaled_gemm",
+    "aten._scaled_grouped_mm": "scaled_grouped_gemm",
+    "flycc.sdpa.": "sdpa",
+    "flycc.sdpa_backward.": "sdpa_backward",
+    "flycc.rms_norm.": "rms_norm",
+    "flycc.rms_norm_backward.": "rms_norm_backward",
+    "aten._scaled_dot_product_": "sdpa",
+    "aten._fused_rms_norm.": "rms_norm",
+    "aten._fused_rms_norm_backward.": "rms_norm_backward",
+    "aten.topk.": "topk",
+    "aten.sort.": "sort",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One op that a kernel might serve, and the kernel it got or the reason it did not.
+
+    `node` is the FX node's name, `shapes` its operand and result types in text, `kernel` the custom op that
+    now computes it, `problem` the kernel's problem in one line, `count` how many FX nodes that call stands for.
+    Either `kernel` or `reason` is None.
+    """
+
+    node: str
+    family: str
+    target: str
+    shapes: str
+    kernel: str | None = None
+    reason: Reason | None = None
+    problem: str = ""
+    count: int = 1
+
+
+@dataclass(slots=True)
+class Report:
+    """The candidates of one graph in graph order; `failure` where the graph as a whole stays on PyTorch."""
+
+    nodes: list[Candidate] = field(default_factory=list)
+    failure: Reason | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """The same for programs."""
+        return asdict(self)
+
+
+def report_graph(gm: GraphModule, matches: list[Match], refusals: Mapping[str, Reason]) -> Report:
+    """`gm` is the graph before any replacement; `refusals` gives reasons by the name of an FX node."""
+    served = {name: match for match in matches for name in match.consumed}
+    return Report(
+        [
+            _candidate(node, family, served.get(node.name), refusals.get(node.name))
+            for node in gm.graph.nodes
+            if (family := family_of(node))
+        ]
+    )
+
+
+def report_failure(gm: GraphModule, failure: Reason) -> Report:
+    """Every candidate of `gm` stays on PyTorch for the one reason."""
+    report = report_graph(gm, [], {node.name: failure for node in gm.graph.nodes})
+    report.failure = failure
+    return report
+
+
+def family_of(node: Node) -> str | None:
+    """The family that `node` is a candidate of, None where it is none."""
+    if node.op != "call_function":
+        return None
+    name = target_name(node)
+    family = next((family for prefix, family in FAMILIES.items() if name.startswith(prefix)), None)
+    return f"{family}_backward" if family == "sdpa" and "backward" in name else family
+
+
+def _candidate(node: Node, family: str, match: Match | None, refusal: Reason | None) -> Candidate:
+    inputs: list[Node] = []
+    map_arg((node.args, node.kwargs), inputs.append)
+    values = [arg.meta.get("val") for arg in inputs]
+    operands = " x ".join(tensor_text(val) for val in values if isinstance(val, torch.Tensor))
+    val = node.meta.get("val")
+    results = val if isinstance(val, tuple | list) else [val]
+    result = ", ".join(tensor_text(item) for item in results if isinstance(item, torch.Tensor))
+    described = (node.name, family, target_name(node), f"{operands} -> {result}")
+    if match is not None:
+        return Candidate(*described, match.kernel, None, match.problem, len(match.consumed))
+    if refusal is None:
+        refusal = (
+            Reason("gemm.unmatched", f"match-gemm left {target_name(node)} as it is and gave no reason")
+            if family == "gemm"
+            else Reason(f"{family.replace('_', '-')}.no-kernel", f"flycc has no {family} kernel yet")
+        )
+    return Candidate(*described, None, refusal)
