@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from torch.fx import GraphModule
@@ -11,28 +11,26 @@ from torch_mlir.ir import Context, MLIRError
 from flycc import dialects
 from flycc.contracts import FlyccError, Reason
 from flycc.frontend.importer import import_graph
-from flycc.frontend.rebuild import pass_refusals, rebuild_graph
+from flycc.frontend.rebuild import Serve, pass_refusals, rebuild_graph
 from flycc.frontend.report import Report, report_failure, report_graph
 from flycc.passes.pipeline import run_pipeline
 
 
 def compile_graph(
-    gm: GraphModule,
-    example_inputs: Sequence[Any],
-    *,
-    report: Callable[[Report], None] | None = None,
+    gm: GraphModule, example_inputs: Sequence[Any], *, serve: Serve = lambda problem, device: None
 ) -> tuple[GraphModule, Report]:
     """The graph of `gm` with kernel calls for what kernels serve, and what became of every candidate.
 
     `gm` is an ATen-level graph from AOTAutograd, forward or backward, traced without decompositions, with its
     nodes' fake values in `meta["val"]`. It is not changed; where it cannot be imported or rebuilt it is
     returned as it is and the report's `failure` says why. `example_inputs` are there for the backend
-    protocol: all that is needed is in the metadata. `report` is also given the report, for those who collect.
+    protocol: all that is needed is in the metadata. `serve` says why a kernel cannot serve a matched op whose
+    tensors are on a device, or None if it can.
     """
     try:
         module = import_graph(gm, dialects.load(Context()))
         run_pipeline(module)
-        compiled, matches, refused = rebuild_graph(gm, module)
+        compiled, matches, refused = rebuild_graph(gm, module, serve)
         result = report_graph(gm, matches, pass_refusals(module) | refused)
     except FlyccError as error:
         compiled, result = gm, report_failure(gm, error.reason)
@@ -40,6 +38,4 @@ def compile_graph(
         # A fault of a pass; its text can hold the whole module.
         reason = Reason("match.failed", f"a pass left invalid IR: {' '.join(str(error).split())[:300]}")
         compiled, result = gm, report_failure(gm, reason)
-    if report is not None:
-        report(result)
     return compiled, result

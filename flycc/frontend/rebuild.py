@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import operator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,13 +19,16 @@ from torch.fx.experimental.symbolic_shapes import statically_known_true
 from torch_mlir.dialects import func
 from torch_mlir.ir import BlockArgument, Module, Operation, Value
 
-from flycc.contracts import FlyccError, Reason
+from flycc.contracts import FlyccError, GemmProblem, Reason
 from flycc.dialects import GemmOp, problem
 from flycc.dialects.tensor import SHAPE_ATTR
 from flycc.frontend.importer import SHAPES_ATTR
 from flycc.frontend.nodes import is_impure, mutates
 from flycc.passes.match_gemm import CONSUMED_ATTR, REASON_ATTR, REASON_CODE_ATTR
 from flycc.passes.torch_ir import NODE_ATTR, nested_ops
+
+#: Why no kernel can serve a problem with tensors on a device, or None.
+Serve = Callable[[GemmProblem, torch.device], Reason | None]
 
 
 class Inconsistent(FlyccError):
@@ -40,11 +44,13 @@ class Match:
     consumed: frozenset[str]
 
 
-def rebuild_graph(gm: GraphModule, module: Module) -> tuple[GraphModule, list[Match], dict[str, Reason]]:
+def rebuild_graph(
+    gm: GraphModule, module: Module, serve: Serve
+) -> tuple[GraphModule, list[Match], dict[str, Reason]]:
     """The graph of `gm` with the matches of `module` as calls, the matches made, and those refused here.
 
-    `module` is `import_graph(gm)` after the passes. A refusal is found under each consumed node's name.
-    `gm` itself is only read. Raises Inconsistent.
+    `module` is `import_graph(gm)` after the passes. `serve` says why a kernel cannot serve a problem. A
+    refusal is found under each consumed node's name. `gm` itself is only read. Raises Inconsistent.
     """
     graph = copy.deepcopy(gm.graph)
     rebuilding = _Rebuilding(list(gm.graph.nodes), list(graph.nodes))
@@ -53,11 +59,13 @@ def rebuild_graph(gm: GraphModule, module: Module) -> tuple[GraphModule, list[Ma
     for op in nested_ops(module.operation):
         if isinstance(op.opview, GemmOp):
             consumed = frozenset(name.value for name in op.attributes[CONSUMED_ATTR])
-            if reason := rebuilding.refusal(op, consumed):
+            gemm = problem(op.opview)
+            reason = rebuilding.refusal(op, consumed) or serve(gemm, rebuilding.device(op))
+            if reason is not None:
                 refusals |= dict.fromkeys(consumed, reason)
                 continue
             rebuilding.call_gemm(op.opview)
-            matches.append(Match("flycc::gemm", str(problem(op.opview)), consumed))
+            matches.append(Match("flycc::gemm", str(gemm), consumed))
         elif isinstance(op.opview, func.ReturnOp):
             rebuilding.check_outputs(op)
     rebuilding.erase_dead(frozenset().union(*(match.consumed for match in matches)))
@@ -103,6 +111,10 @@ class _Rebuilding:
                 "rebuild.mutation", f"memory may be written between {self._original[first].name} and {name}"
             )
         return None
+
+    def device(self, op: Operation) -> torch.device:
+        """Where the tensors of the match `op` are."""
+        return self._node(op.attributes[NODE_ATTR].value).meta["val"].device
 
     def call_gemm(self, op: GemmOp) -> None:
         root = self._node(op.attributes[NODE_ATTR].value)

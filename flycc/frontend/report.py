@@ -42,7 +42,7 @@ class Candidate:
     """One op that a kernel might serve, and the kernel it got or the reason it did not.
 
     `node` is the FX node's name, `shapes` its operand and result types in text, `kernel` the custom op that
-    now computes it, `problem` the kernel's problem in one line, `count` how many FX nodes that call stands for.
+    now computes it, `problem` the kernel's problem in one line, `count` how many FX nodes that op stands for.
     Either `kernel` or `reason` is None.
     """
 
