@@ -1,0 +1,153 @@
+"""Tile configurations of the GEMM family and the rules that choose among them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from flycc.contracts import GemmProblem, Reason
+from flycc.contracts.gemm import Size
+
+WAVE_SIZE = 64
+MFMA_MN = 16  # v_mfma_f32_16x16x32: rows and columns of one result block
+MFMA_K = 32
+LDS_BYTES = 160 * 1024
+ELEMENT_BYTES = 2
+#: LDS rows are padded by 16 bytes, so that 16 lanes reading 16 bytes of 16 rows meet all 64 banks once.
+LDS_PAD = 8
+#: The same for rows of float32 partial sums.
+SUM_PAD = 4
+#: Buffer offsets stay below this many bytes; from it on every access is out of range.
+OFFSET_LIMIT = 1 << 31
+MAX_GRID_YZ = 65535
+
+DTYPES = ("bf16", "f16")
+
+
+@dataclass(frozen=True, slots=True)
+class GemmConfig:
+    """How one workgroup computes `tile_m` x `tile_n` of the result, `tile_k * waves_k` of K at a time.
+
+    `waves_m * waves_n * waves_k` waves share the workgroup's tile; the `waves_k` waves of one result block
+    each take their own `tile_k` of every step along K and are added up through LDS at the end. `staged`
+    says that both operand tiles go through LDS (double buffered, the next one loaded while this one is
+    multiplied); otherwise each wave loads MFMA operands straight from memory, which suits weights that
+    are read once.
+    """
+
+    tile_m: int
+    tile_n: int
+    tile_k: int
+    waves_m: int = 1
+    waves_n: int = 1
+    waves_k: int = 1
+    staged: bool = True
+
+    @property
+    def waves(self) -> int:
+        return self.waves_m * self.waves_n * self.waves_k
+
+    @property
+    def threads(self) -> int:
+        return self.waves * WAVE_SIZE
+
+    @property
+    def step_k(self) -> int:
+        """Elements of K that one turn of the main loop covers."""
+        return self.tile_k * self.waves_k
+
+    @property
+    def lds_bytes(self) -> int:
+        if self.staged:
+            rows = self.tile_m + self.tile_n
+            return 2 * rows * (self.tile_k + LDS_PAD) * ELEMENT_BYTES
+        return 4 * self.tile_m * (self.tile_n + SUM_PAD) * self.waves_k if self.waves_k > 1 else 0
+
+    @property
+    def max_leading_stride(self) -> int:
+        """Largest leading stride (elements) that keeps every offset inside a tile below 2 GiB."""
+        return OFFSET_LIMIT // ELEMENT_BYTES // max(self.tile_m, self.tile_n, self.step_k) - 1
+
+    def __str__(self) -> str:
+        way = "lds" if self.staged else "direct"
+        waves = f"{self.waves_m}x{self.waves_n}x{self.waves_k}"
+        return f"{self.tile_m}x{self.tile_n}x{self.tile_k}_w{waves}_{way}"
+
+    def is_valid(self, problem: GemmProblem) -> Reason | None:
+        """None if this configuration computes `problem`, else why it does not."""
+        return _check_problem(problem) or self._check_tiling() or self._check_grid(problem)
+
+    def _check_tiling(self) -> Reason | None:
+        def bad(sentence: str) -> Reason:
+            return Reason("gemm.config", f"{self}: {sentence}")
+
+        sizes = (self.tile_m, self.tile_n, self.tile_k, self.waves_m, self.waves_n, self.waves_k)
+        if min(sizes) < 1:
+            return bad("every tile size and wave count must be at least 1")
+        if self.tile_m % (MFMA_MN * self.waves_m) or self.tile_n % (MFMA_MN * self.waves_n):
+            return bad(f"tile_m and tile_n must be multiples of {MFMA_MN} times their wave counts")
+        if self.tile_k % MFMA_K:
+            return bad(f"tile_k must be a multiple of {MFMA_K}")
+        if self.threads > 1024:
+            return bad(f"{self.threads} work-items in a workgroup, at most 1024 are possible")
+        if self.lds_bytes > LDS_BYTES:
+            return bad(f"needs {self.lds_bytes} bytes of LDS, a workgroup has {LDS_BYTES}")
+        if self.staged:
+            if self.waves_k != 1:
+                return bad("K cannot be split over waves when tiles are staged in LDS")
+            chunks = self.tile_k // 8
+            for name, rows in (("tile_m", self.tile_m), ("tile_n", self.tile_n)):
+                if self.threads % chunks or rows * chunks % self.threads:
+                    return bad(
+                        f"{name} x tile_k does not divide into 16-byte chunks for {self.threads} threads"
+                    )
+        return None
+
+    def _check_grid(self, problem: GemmProblem) -> Reason | None:
+        limits = (("n", problem.n, self.tile_n * MAX_GRID_YZ), ("batch", problem.batch, MAX_GRID_YZ))
+        for name, size, most in limits:
+            if isinstance(size, int) and size > most:
+                return Reason("gemm.size", f"{name} = {size}: configuration {self} takes at most {most}")
+        return None
+
+
+#: Few rows: the weights are streamed once, K split over the waves. Two steps along K (192 and 256), because a
+#: last, partial step costs as much as a full one.
+_DECODE = (
+    GemmConfig(16, 64, 64, waves_k=4, staged=False),
+    GemmConfig(16, 64, 96, waves_k=2, staged=False),
+)
+_SMALL = GemmConfig(64, 64, 64, waves_m=2, waves_n=2)
+_LARGE = GemmConfig(128, 128, 64, waves_m=2, waves_n=2)
+
+
+def _check_problem(problem: GemmProblem) -> Reason | None:
+    if problem.dtype not in DTYPES:
+        return Reason("gemm.dtype", f"element type {problem.dtype}: the kernel takes {' and '.join(DTYPES)}")
+    for name, limit in (("m", 2**31 - 256), ("n", 2**31 - 256), ("k", 2**30), ("batch", MAX_GRID_YZ)):
+        size: Size = getattr(problem, name)
+        if isinstance(size, int) and not 1 <= size <= limit:
+            return Reason("gemm.size", f"{name} = {size}: the kernel takes 1 to {limit}")
+    for name in ("align_a", "align_b", "align_out"):
+        if getattr(problem, name) not in (2, 4, 8, 16):
+            return Reason("gemm.align", f"{name} = {getattr(problem, name)}: must be 2, 4, 8 or 16 bytes")
+    return None
+
+
+def candidates(problem: GemmProblem) -> tuple[GemmConfig, ...]:
+    """Every shipped configuration that computes `problem`, the likeliest first."""
+    rows = problem.m if isinstance(problem.m, int) else 64
+    columns = problem.n if isinstance(problem.n, int) else 64
+    if rows <= 16:
+        exact = [c for c in _DECODE if isinstance(problem.k, int) and problem.k % c.step_k == 0]
+        order = (*exact, *(c for c in _DECODE if c not in exact), _SMALL, _LARGE)
+    elif rows * columns >= 512 * 1024 and rows > 64 and columns > 64:
+        order = (_LARGE, _SMALL, *_DECODE)
+    else:
+        order = (_SMALL, _LARGE, *_DECODE)
+    return tuple(config for config in order if config.is_valid(problem) is None)
+
+
+def choose(problem: GemmProblem) -> GemmConfig | Reason:
+    """The configuration to run `problem` with, or why none does."""
+    found = candidates(problem)
+    return found[0] if found else (_SMALL.is_valid(problem) or Reason("gemm.config", "no configuration fits"))

@@ -1,0 +1,54 @@
+"""What a GEMM binary is specialised on: everything but the sizes and strides."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from flycc.contracts import GemmProblem
+from flycc.contracts.gemm import Size
+from flycc.kernels.gemm.config import ELEMENT_BYTES, GemmConfig
+
+
+@dataclass(frozen=True, slots=True)
+class GemmVariant:
+    """`vector_a`, `vector_b` and `vector_out` are elements (1, 2, 4 or 8) per memory access.
+
+    An access of that many elements along the unit-stride dimension is aligned to its size and lies wholly
+    inside or wholly outside the operand.
+    """
+
+    dtype: str
+    trans_a: bool
+    trans_b: bool
+    bias: bool
+    vector_a: int
+    vector_b: int
+    vector_out: int
+    config: GemmConfig
+
+    @classmethod
+    def of(cls, problem: GemmProblem, config: GemmConfig) -> GemmVariant:
+        return cls(
+            dtype=problem.dtype,
+            trans_a=problem.trans_a,
+            trans_b=problem.trans_b,
+            bias=problem.bias,
+            vector_a=_vector(problem.align_a, problem.m if problem.trans_a else problem.k),
+            vector_b=_vector(problem.align_b, problem.k if problem.trans_b else problem.n),
+            vector_out=_vector(problem.align_out, problem.n),
+            config=config,
+        )
+
+    @property
+    def symbol(self) -> str:
+        layout = ("t" if self.trans_a else "n") + ("t" if self.trans_b else "n")
+        bias = "_bias" if self.bias else ""
+        vectors = f"v{self.vector_a}{self.vector_b}{self.vector_out}"
+        return f"gemm_{self.dtype}_{layout}{bias}_{vectors}_{self.config}"
+
+
+def _vector(align: int, unit_stride_size: Size) -> int:
+    """Elements per access: limited by the rows' alignment and by what divides the unit-stride dimension."""
+    size = unit_stride_size if isinstance(unit_stride_size, int) else 1
+    return math.gcd(align // ELEMENT_BYTES, size)
