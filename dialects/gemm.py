@@ -96,14 +96,18 @@ def product_dims(a: Dims, b: Dims) -> Dims:
 
 def _fault(op: ir.Operation) -> str | None:
     """What is wrong with a `flycc.gemm`, or None. Relies on types alone, never on stamps."""
-    if "operandSegmentSizes" not in op.attributes:
-        return (
-            "attribute operandSegmentSizes is missing: array<i32: 1, 1, 1> with a bias, else <i32: 1, 1, 0>"
-        )
-    layout = op.attributes["layout"].value
+    if not _as_declared(op):
+        return None  # MLIR checks the declaration next, and reports what is not as declared
+    attributes = op.attributes
+    segments = f"array<i32: 1, 1, {len(op.operands) - 2}>"
+    if "operandSegmentSizes" not in attributes:
+        return f"operandSegmentSizes is missing; it must be {segments}"
+    if str(attributes["operandSegmentSizes"]) != segments:
+        return f"operandSegmentSizes must be {segments}, got {attributes['operandSegmentSizes']}"
+    layout = attributes["layout"].value
     if layout not in LAYOUTS:
         return f'layout must be one of {", ".join(LAYOUTS)}, got "{layout}"'
-    accumulate = op.attributes["accumulate"].value
+    accumulate = attributes["accumulate"].value
     if not isinstance(accumulate, ir.F32Type):
         return f"accumulate type must be f32, got {accumulate}"
     names = ("a", "b", "bias")
@@ -112,9 +116,22 @@ def _fault(op: ir.Operation) -> str | None:
     for name, value in values:
         tensor = typed(value)
         if tensor is None:
-            return f"{name} must have known rank and element type, got {value.type}"
+            return f"{name} must be a value tensor of known rank and element type, got {value.type}"
         tensors[name] = tensor
     return _dtype_fault(tensors) or _shape_fault(tensors, layout)
+
+
+def _as_declared(op: ir.Operation) -> bool:
+    """Whether operands and results are as many, and attributes of the kinds, that the class declares."""
+    attributes = op.attributes
+    return (
+        len(op.operands) in (2, 3)
+        and len(op.results) == 1
+        and "layout" in attributes
+        and isinstance(attributes["layout"], ir.StringAttr)
+        and "accumulate" in attributes
+        and isinstance(attributes["accumulate"], ir.TypeAttr)
+    )
 
 
 def _dtype_fault(tensors: dict[str, Tensor]) -> str | None:

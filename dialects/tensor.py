@@ -43,7 +43,7 @@ def show(dims: Dims) -> str:
 @lru_cache(maxsize=4096)
 def _parse(type_text: str) -> Tensor | None:
     match = _VTENSOR.fullmatch(type_text)
-    if match is None:
+    if match is None or match["dtype"] == "unk":
         return None
     dims = match["dims"].split(",") if match["dims"] else []
     return Tensor(tuple(None if d == "?" else int(d) for d in dims), match["dtype"])

@@ -22,8 +22,8 @@ class Reading:
     """`value`, transposed if `transposed`, is the operand.
 
     `looked_through` are the ops between. `broadcast` says that one of them is an expand that repeats batches.
-    `flattened` is the shape whose leading dimensions one of them flattened into the first, less the
-    dimensions it kept; None if none did. `may_flatten` says that a view may still do so.
+    `flattened` are the leading dimensions that one of them, a view, makes one of; None if none does.
+    `may_flatten` says that a view may still do so.
     """
 
     value: ir.Value
