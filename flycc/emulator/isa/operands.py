@@ -1,0 +1,71 @@
+"""Operand types of the instruction tables, and what an inline constant means to each."""
+
+from __future__ import annotations
+
+import re
+import struct
+from dataclasses import dataclass
+
+# Inline floats 240..248 (ISA document, "Scalar source operands"); the last is 1/(2*pi).
+_FLOATS = (0.5, -0.5, 1.0, -1.0, 2.0, -2.0, 4.0, -4.0)
+_INV_2PI = {"f16": 0x3118, "bf16": 0x3E22, "f32": 0x3E22F983, "f64": 0x3FC45F306DC9C882}
+_DWORD = (1 << 32) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class OperandType:
+    """`count` dwords that hold elements of type `element` (`f32`, `bf16`, `b64`, `fp6`, ...).
+
+    `field` overrides the encoding's field by position; `file` (`s`, `a` or `v`) overrides the register file.
+    Elements that are not numbers: `mask` (a lane mask in an SGPR pair; vcc where the encoding has no field
+    for it), `raw` (the field itself), `mxa` and `mxb` (a matrix whose element cbsz or blgp selects).
+    """
+
+    element: str
+    count: int
+    field: str | None = None
+    file: str | None = None
+
+
+def parse_type(text: str) -> OperandType:
+    """Read one table entry: `[field:|file:]element[xN]`."""
+    prefix, _, body = text.rpartition(":")
+    name, _, repeat = body.partition("x") if not body.startswith("mx") else (body, "", "")
+    bits = re.search(r"\d+$", name)
+    if name == "mask":
+        count = 2
+    else:
+        count = -(-int(bits[0]) * int(repeat or 1) // 32) if bits else 1
+    in_file = prefix in ("s", "a", "v")
+    return OperandType(name, count, prefix if prefix and not in_file else None, prefix if in_file else None)
+
+
+def inline_constant(code: int, element: str) -> int | None:
+    """The bits of inline constant `code` for one element, or None if `code` is not an inline constant.
+
+    64-bit elements give 64 bits, all others 32: integers are sign-extended, and floats take the element's own
+    format if it has one, single precision otherwise (double for 64-bit integers).
+    """
+    wide = element.endswith("64") or element == "mask"
+    if 128 <= code <= 208:
+        number = code - 128 if code <= 192 else 192 - code
+        return number & ((1 << 64) - 1 if wide else _DWORD)
+    if not 240 <= code <= 248:
+        return None
+    kind = "f64" if wide else element if element in _INV_2PI else "f32"
+    if code == 248:
+        return _INV_2PI[kind]
+    number = _FLOATS[code - 240]
+    if kind == "bf16":
+        return struct.unpack("<I", struct.pack("<f", number))[0] >> 16
+    layout = {"f16": "<eH", "f32": "<fI", "f64": "<dQ"}[kind]
+    return struct.unpack("<" + layout[2], struct.pack(layout[:2], number))[0]
+
+
+def literal_constant(word: int, element: str) -> int:
+    """The bits of a 32-bit literal as a 64-bit or narrower element sees them."""
+    if element == "f64":
+        return word << 32
+    if element == "i64" and word >> 31:
+        return word | (_DWORD << 32)
+    return word
