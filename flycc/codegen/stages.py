@@ -64,7 +64,7 @@ def lower(
         for name in (start_after, stop_after):
             _require_stage(name, names)
         first, last = names.index(start_after), names.index(stop_after)
-        if last < first or (first > len(passes) and not isinstance(kernel, KernelSpec)):
+        if last < first or first > names.index("rocdl"):
             raise CompileError(
                 Reason("codegen.stage", f"cannot start after {start_after} and stop after {stop_after}")
             )

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from flycc.contracts import GemmProblem, Reason
-from flycc.contracts.gemm import Size
 
 WAVE_SIZE = 64
+COMPUTE_UNITS = 256
 MFMA_MN = 16  # v_mfma_f32_16x16x32: rows and columns of one result block
 MFMA_K = 32
 LDS_BYTES = 160 * 1024
@@ -18,7 +18,10 @@ LDS_PAD = 8
 SUM_PAD = 4
 #: Buffer offsets stay below this many bytes; from it on every access is out of range.
 OFFSET_LIMIT = 1 << 31
+#: Launch limits: workgroups along y and z; work-items along x, sizes being 32-bit integers as well.
 MAX_GRID_YZ = 65535
+MAX_WORK_ITEMS = (1 << 31) - 1
+MAX_K = 1 << 30
 
 DTYPES = ("bf16", "f16")
 
@@ -63,9 +66,12 @@ class GemmConfig:
         return 4 * self.tile_m * (self.tile_n + SUM_PAD) * self.waves_k if self.waves_k > 1 else 0
 
     @property
-    def max_leading_stride(self) -> int:
-        """Largest leading stride (elements) that keeps every offset inside a tile below 2 GiB."""
-        return OFFSET_LIMIT // ELEMENT_BYTES // max(self.tile_m, self.tile_n, self.step_k) - 1
+    def max_stride(self) -> int:
+        """Largest stride (elements) along one dimension of a tile; an offset is made of two of them.
+
+        Of operands, output and bias alike. It keeps offsets inside a tile below `OFFSET_LIMIT`.
+        """
+        return OFFSET_LIMIT // ELEMENT_BYTES // 2 // max(self.tile_m, self.tile_n, self.step_k)
 
     def __str__(self) -> str:
         way = "lds" if self.staged else "direct"
@@ -74,7 +80,7 @@ class GemmConfig:
 
     def is_valid(self, problem: GemmProblem) -> Reason | None:
         """None if this configuration computes `problem`, else why it does not."""
-        return _check_problem(problem) or self._check_tiling() or self._check_grid(problem)
+        return _check_problem(problem) or self._check_tiling() or self._check_sizes(problem)
 
     def _check_tiling(self) -> Reason | None:
         def bad(sentence: str) -> Reason:
@@ -94,19 +100,28 @@ class GemmConfig:
         if self.staged:
             if self.waves_k != 1:
                 return bad("K cannot be split over waves when tiles are staged in LDS")
-            chunks = self.tile_k // 8
             for name, rows in (("tile_m", self.tile_m), ("tile_n", self.tile_n)):
-                if self.threads % chunks or rows * chunks % self.threads:
+                chunks = self.tile_k // 8
+                if self.threads % rows or self.threads % chunks or rows * chunks % self.threads:
                     return bad(
                         f"{name} x tile_k does not divide into 16-byte chunks for {self.threads} threads"
                     )
+        elif self.waves_k > 1:
+            share, rest = divmod(self.tile_m * self.tile_n, self.threads)
+            if rest or share % 4 or self.tile_n % share:
+                return bad(f"{self.threads} threads cannot share the sum of the partial tiles evenly")
         return None
 
-    def _check_grid(self, problem: GemmProblem) -> Reason | None:
-        limits = (("n", problem.n, self.tile_n * MAX_GRID_YZ), ("batch", problem.batch, MAX_GRID_YZ))
+    def _check_sizes(self, problem: GemmProblem) -> Reason | None:
+        limits = (
+            ("m", problem.m, MAX_WORK_ITEMS // self.threads * self.tile_m),
+            ("n", problem.n, MAX_GRID_YZ * self.tile_n),
+            ("batch", problem.batch, MAX_GRID_YZ),
+            ("k", problem.k, MAX_K),
+        )
         for name, size, most in limits:
-            if isinstance(size, int) and size > most:
-                return Reason("gemm.size", f"{name} = {size}: configuration {self} takes at most {most}")
+            if isinstance(size, int) and not 1 <= size <= most:
+                return Reason("gemm.size", f"{name} = {size}: configuration {self} takes 1 to {most}")
         return None
 
 
@@ -123,10 +138,6 @@ _LARGE = GemmConfig(128, 128, 64, waves_m=2, waves_n=2)
 def _check_problem(problem: GemmProblem) -> Reason | None:
     if problem.dtype not in DTYPES:
         return Reason("gemm.dtype", f"element type {problem.dtype}: the kernel takes {' and '.join(DTYPES)}")
-    for name, limit in (("m", 2**31 - 256), ("n", 2**31 - 256), ("k", 2**30), ("batch", MAX_GRID_YZ)):
-        size: Size = getattr(problem, name)
-        if isinstance(size, int) and not 1 <= size <= limit:
-            return Reason("gemm.size", f"{name} = {size}: the kernel takes 1 to {limit}")
     for name in ("align_a", "align_b", "align_out"):
         if getattr(problem, name) not in (2, 4, 8, 16):
             return Reason("gemm.align", f"{name} = {getattr(problem, name)}: must be 2, 4, 8 or 16 bytes")
@@ -140,7 +151,7 @@ def candidates(problem: GemmProblem) -> tuple[GemmConfig, ...]:
     if rows <= 16:
         exact = [c for c in _DECODE if isinstance(problem.k, int) and problem.k % c.step_k == 0]
         order = (*exact, *(c for c in _DECODE if c not in exact), _SMALL, _LARGE)
-    elif rows * columns >= 512 * 1024 and rows > 64 and columns > 64:
+    elif rows * columns >= COMPUTE_UNITS * _LARGE.tile_m * _LARGE.tile_n:
         order = (_LARGE, _SMALL, *_DECODE)
     else:
         order = (_SMALL, _LARGE, *_DECODE)
@@ -150,4 +161,10 @@ def candidates(problem: GemmProblem) -> tuple[GemmConfig, ...]:
 def choose(problem: GemmProblem) -> GemmConfig | Reason:
     """The configuration to run `problem` with, or why none does."""
     found = candidates(problem)
-    return found[0] if found else (_SMALL.is_valid(problem) or Reason("gemm.config", "no configuration fits"))
+    return found[0] if found else _refusal(problem)
+
+
+def _refusal(problem: GemmProblem) -> Reason:
+    reason = _SMALL.is_valid(problem)
+    assert reason is not None, "candidates() offers this configuration for every problem"
+    return reason

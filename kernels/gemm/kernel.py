@@ -222,6 +222,7 @@ def direct_step(
     """Multiplies `tile_k` elements along K from `position` on, straight from memory."""
     loaded_a = [load(a, groups, position, k_left) for groups in slices_a]
     loaded_b = [load(b, groups, position, k_left) for groups in slices_b]
+    rocdl.sched_barrier(0)  # all loads in flight before the first wait
     for fragments_a, fragments_b in zip(loaded_a, loaded_b, strict=True):
         acc = multiply(element, _flat(fragments_a), _flat(fragments_b), acc)
     return acc
@@ -315,6 +316,19 @@ def exchange(
     return [Chunk(row, column, values)]
 
 
+def _rounded(values: list[fx.Float32], element: Any) -> Any:
+    """One 16-bit element, or a vector of words with two each, as they lie in memory."""
+    if len(values) == 1:
+        return values[0].to(element).bitcast(fx.Int16).ir_value()
+    pairs = [fx.Vector.from_elements(values[i : i + 2], fx.Float32) for i in range(0, len(values), 2)]
+    words = [pair.to(element).bitcast(fx.Int32)[0] for pair in pairs]
+    return fx.Vector.from_elements(words, fx.Int32).ir_value()
+
+
+def _store(buffer: Any, data: Any, offset: fx.Int32) -> None:
+    rocdl.raw_ptr_buffer_store(data, buffer, offset.ir_value(), fx.Int32(0).ir_value())
+
+
 @dataclass(frozen=True)
 class Output:
     """Where results go; pointers are at the tile's first element, strides count elements."""
@@ -346,11 +360,8 @@ class Output:
                         value + self._bias(bias, chunk.row, column + i, inside)
                         for i, value in enumerate(values)
                     ]
-                rounded = fx.Vector.from_elements(values, fx.Float32).to(self.element)
-                data = rounded.bitcast(fx.Int16)
                 offset = _checked(inside, (row_offset + column) * ELEMENT_BYTES)
-                raw = data.ir_value() if size > 1 else data[0].ir_value()
-                rocdl.raw_ptr_buffer_store(raw, out, offset.ir_value(), fx.Int32(0).ir_value())
+                _store(out, _rounded(values, self.element), offset)
 
     def _bias(self, buffer: Any, row: fx.Int32, column: fx.Int32, inside: Any) -> fx.Float32:
         place = row * self.bias_row + column * self.bias_column
@@ -402,8 +413,8 @@ def build(variant: GemmVariant) -> tuple[Any, tuple[Any, ...]]:
         )
         operand_b = Operand(b + (batch * batch_b + row_b), ld_b, n - n0, variant.trans_b, variant.vector_b)
 
-        steps = k // config.step_k
-        left = k % config.step_k
+        steps = fx.Int32(fx.Uint32(k) // config.step_k)
+        left = k - steps * config.step_k
         acc = [fx.Vector.filled(4, 0.0, fx.Float32) for _ in range_constexpr(blocks_m * blocks_n)]
         if fx.const_expr(config.staged):
             lds = fx.SharedAllocator().allocate(fx.Array[fx.Int16, config.lds_bytes // 2, 16]).peek().ptr
@@ -422,6 +433,7 @@ def build(variant: GemmVariant) -> tuple[Any, tuple[Any, ...]]:
                     following = fx.Int64(fx.min(step + 1, steps - 1)) * config.step_k
                     loaded_a = load(operand_a, groups_a, following)
                     loaded_b = load(operand_b, groups_b, following)
+                    rocdl.sched_barrier(0)  # the loads run while this step is multiplied
                     acc = staged_step(element, lane, tile_a, tile_b, step % 2, first_m, first_n, config, acc)
             if left > 0:
                 position = fx.Int64(steps) * config.step_k
