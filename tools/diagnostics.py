@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 
 from torch_mlir import ir
 
+from flycc.contracts import FlyccError, Reason
+
 _MAX_MESSAGE = 400
 _LOCATION = re.compile(r'"(?P<file>[^"]*)":(?P<line>\d+):(?P<col>\d+)')
 _EXPECTED = re.compile(r"//\s*expected-error\s*(?:@(?P<where>[+-]\d+|above|below))?\s*\{\{(?P<text>.*?)\}\}")
@@ -26,24 +28,40 @@ class Diagnostic:
         return f"{self.file}:{self.line}:{self.col}: error: {self.message}"
 
 
-def diagnostics(error: ir.MLIRError, file: str) -> list[Diagnostic]:
+class At(FlyccError):
+    """A refusal of the op at `location`."""
+
+    def __init__(self, location: ir.Location, reason: Reason) -> None:
+        super().__init__(reason)
+        self.location = location
+
+
+def diagnostics(error: ir.MLIRError | FlyccError, file: str) -> list[Diagnostic]:
     """What `error` says. MLIR's notes, which may print the whole module, are left out, and messages are cut.
 
     `file` is the name of the text that was parsed.
     """
-    found = []
-    for info in error.error_diagnostics:
-        place = _LOCATION.search(str(info.location))
-        message = " ".join(info.message.split())
-        if len(message) > _MAX_MESSAGE:
-            message = message[:_MAX_MESSAGE] + "..."
-        if place is None:  # an op that a pass made up
-            found.append(Diagnostic(file, 0, 0, message))
-        else:
-            # MLIR calls a text parsed from memory "-".
-            name = file if place["file"] == "-" else place["file"]
-            found.append(Diagnostic(name, int(place["line"]), int(place["col"]), message))
-    return found
+    if isinstance(error, ir.MLIRError):
+        return [_diagnostic(str(info.location), info.message, file) for info in error.error_diagnostics]
+    if isinstance(error, At):
+        return [_diagnostic(str(error.location), str(error), file)]
+    text = str(error)
+    place = _LOCATION.search(text)  # code generation hands MLIR's messages on as text
+    if place is not None:
+        return [_diagnostic(place[0], text[place.end() :].removeprefix(": ").partition("\n")[0], file)]
+    return [_diagnostic("", text, file)]
+
+
+def _diagnostic(location: str, message: str, file: str) -> Diagnostic:
+    message = " ".join(message.split())
+    if len(message) > _MAX_MESSAGE:
+        message = message[:_MAX_MESSAGE] + "..."
+    place = _LOCATION.search(location)
+    if place is None:  # the input as a whole, or an op that a pass made up
+        return Diagnostic(file, 1, 1, message)
+    # MLIR calls a text parsed from memory "-".
+    name = file if place["file"] == "-" else place["file"]
+    return Diagnostic(name, int(place["line"]), int(place["col"]), message)
 
 
 def unexpected(found: list[Diagnostic], text: str, file: str) -> list[Diagnostic]:

@@ -17,10 +17,11 @@ from torch_mlir import ir
 
 from flycc.contracts import FlyccError
 from flycc.dialects import load
-from flycc.passes import MATCH_PIPELINE, PASSES, Pass, Step, run_pipeline
+from flycc.passes import MATCH_PIPELINE, PASSES, Pass, run_pipeline
 from flycc.tools.diagnostics import Diagnostic, diagnostics, unexpected
+from flycc.tools.lowering import known_stages, lower_kernel, lower_module
 
-#: Stages of the graph, printed as they are, and stages of its kernels.
+#: Stages of the graph, and the landmarks among the stages of its kernels' lowering.
 GRAPH_STAGES = ("torch", "flycc")
 KERNEL_STAGES = ("fly", "rocdl", "llvm", "isa", "hsaco")
 
@@ -29,7 +30,9 @@ _SEPARATOR = re.compile(r"^// -----.*$", re.MULTILINE)
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point of the console script. Returns the exit status: 0, or 1 if the input is at fault."""
-    options = _parser().parse_args(argv)
+    parser = _parser()
+    options = parser.parse_args(argv)
+    _check(parser, options)
     if options.list_passes:
         print(_pass_list())
         return 0
@@ -41,16 +44,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     found: list[Diagnostic] = []
     for chunk in _split(text) if options.split_input_file else [text]:
         try:
-            outputs.append(_process(chunk, options))
-        except ir.MLIRError as error:
-            found.extend(diagnostics(error, file))
-        except FlyccError as error:
-            found.append(Diagnostic(file, 1, 1, str(error)))
+            outputs += _process(chunk, options)
+        except (ir.MLIRError, FlyccError) as error:
+            found += diagnostics(error, file)
+    if options.emit == "hsaco" and len(outputs) > 1:
+        found.append(Diagnostic(file, 1, 1, f"--emit=hsaco: a file holds one kernel, not {len(outputs)}"))
+        outputs = []
     if options.verify_diagnostics:
         found = unexpected(found, text, file)
     elif outputs:
         try:
-            _write(b"// -----\n".join(outputs), options.output)
+            _write(_separator(options.emit).join(outputs), options.output)
         except OSError as error:
             return _complain(error)
     for diagnostic in found:
@@ -71,20 +75,25 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "-o", dest="output", default="-", metavar="FILE", help="output file; - is standard output"
     )
-    which = parser.add_mutually_exclusive_group()
-    which.add_argument(
+    parser.add_argument(
         "--pass-pipeline",
         metavar="TEXT",
         help="passes of flycc and of MLIR, as in 'match-gemm,func.func(cse)'",
     )
     for name, run in PASSES.items():
-        which.add_argument(f"--{name}", dest="passes", action="append_const", const=name, help=_summary(run))
+        parser.add_argument(f"--{name}", dest="passes", action="append_const", const=name, help=_summary(run))
     parser.add_argument(
         "--emit",
-        choices=GRAPH_STAGES + KERNEL_STAGES,
         default="torch",
+        metavar="STAGE",
         help="torch: the module after the passes asked for; flycc: the same, with the match passes if none "
-        "were asked for; fly to hsaco: the kernels that the flycc ops then need, at that stage of lowering",
+        "were asked for; fly, rocdl, llvm, isa, hsaco, or a stage of FlyDSL's between fly and rocdl: the "
+        "kernels that the flycc ops then need, lowered as far as that",
+    )
+    parser.add_argument(
+        "--start-after",
+        metavar="STAGE",
+        help="the input is a kernel module as this stage (fly to rocdl) left it; --emit says how far to go",
     )
     parser.add_argument(
         "--print-ir-after-all", action="store_true", help="print to standard error after every pass"
@@ -106,8 +115,30 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _process(text: str, options: argparse.Namespace) -> bytes:
-    """One module of the input at the stage asked for."""
+def _check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
+    """Ends the process with a usage error if options name no stage or contradict one another."""
+    if options.pass_pipeline is not None and options.passes:
+        parser.error(f"argument --pass-pipeline: not allowed with --{options.passes[0]}")
+    for name, stage in (("--emit", options.emit), ("--start-after", options.start_after)):
+        if stage not in (None, *GRAPH_STAGES, *KERNEL_STAGES) and stage not in known_stages():
+            known = ", ".join([*GRAPH_STAGES, *known_stages()])
+            parser.error(f"argument {name}: unknown stage {stage!r}; the stages are {known}")
+    if options.start_after is not None:
+        if options.start_after in GRAPH_STAGES or options.emit in GRAPH_STAGES:
+            parser.error("argument --start-after: it and --emit must name stages of a kernel, from fly on")
+        if options.passes or options.pass_pipeline:
+            parser.error("argument --start-after: passes run on graphs, not on kernels")
+
+
+def _process(text: str, options: argparse.Namespace) -> list[bytes]:
+    """One module of the input at the stage asked for: itself, or its kernels."""
+
+    def observe(stage: str, result: object) -> None:
+        if options.print_ir_after_all and not isinstance(result, bytes):
+            print(f"// IR after {stage}\n{result}", file=sys.stderr)
+
+    if options.start_after is not None:
+        return [lower_kernel(text, options.start_after, options.emit, observe)]
     context = load(ir.Context())
     context.allow_unregistered_dialects = options.allow_unregistered_dialect
     with context:
@@ -115,13 +146,14 @@ def _process(text: str, options: argparse.Namespace) -> bytes:
     pipeline = options.pass_pipeline or ",".join(options.passes or ())
     if not pipeline and options.emit != "torch":
         pipeline = MATCH_PIPELINE
+    run_pipeline(module, pipeline, after=lambda step: observe(step.text, module))
+    if options.emit in GRAPH_STAGES:
+        return [str(module).encode()]
+    return lower_module(module, options.emit, observe)
 
-    def after(step: Step) -> None:
-        if options.print_ir_after_all:
-            print(f"// IR after {step.text}\n{module}", file=sys.stderr)
 
-    run_pipeline(module, pipeline, after=after)
-    return str(module).encode()
+def _separator(stage: str) -> bytes:
+    return b"; -----\n" if stage in ("llvm", "isa") else b"// -----\n"
 
 
 def _read(path: str) -> tuple[str, str]:

@@ -1,0 +1,16 @@
+// Options that name nothing, files that cannot be read or written, and the list of passes.
+// RUN: not flycc-opt %s --emit=ptx 2>&1 | filecheck %s --check-prefix=STAGE
+// RUN: not flycc-opt %s --start-after=fly 2>&1 | filecheck %s --check-prefix=START
+// RUN: not flycc-opt %s --start-after=fly --emit=isa --match-gemm 2>&1 | filecheck %s --check-prefix=PASSES
+// RUN: not flycc-opt %s.absent 2>&1 | filecheck %s --check-prefix=ABSENT
+// RUN: not flycc-opt %s -o %t.absent/out 2>&1 | filecheck %s --check-prefix=OUTPUT
+// RUN: flycc-opt --list-passes | filecheck %s --check-prefix=LIST
+
+// STAGE: error: argument --emit: unknown stage 'ptx'; the stages are torch, flycc, fly, {{.*}}, rocdl, llvm, isa, hsaco
+// START: error: argument --start-after: it and --emit must name stages of a kernel, from fly on
+// PASSES: error: argument --start-after: passes run on graphs, not on kernels
+// ABSENT: flycc-opt: {{.*}}options.mlir.absent: No such file or directory
+// OUTPUT: flycc-opt: {{.*}}.absent/out: No such file or directory
+// LIST: match-gemm {{.*}}Raises matrix products to `flycc.gemm`
+// LIST-NEXT: flycc-dce {{.*}}Removes ops whose results nobody uses.
+module {}

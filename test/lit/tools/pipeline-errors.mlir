@@ -1,0 +1,13 @@
+// A pipeline that is no pipeline is one error that names what is wrong, before anything runs.
+// RUN: not flycc-opt %s --pass-pipeline=match-gem 2>&1 | filecheck %s --check-prefix=UNKNOWN
+// RUN: not flycc-opt %s --pass-pipeline='func.func(match-gemm)' 2>&1 | filecheck %s --check-prefix=ANCHOR
+// RUN: not flycc-opt %s --pass-pipeline='match-gemm,,cse' 2>&1 | filecheck %s --check-prefix=EMPTY
+// RUN: not flycc-opt %s --pass-pipeline='func.func(cse' 2>&1 | filecheck %s --check-prefix=BRACKETS
+// RUN: not flycc-opt %s --pass-pipeline=cse --match-gemm 2>&1 | filecheck %s --check-prefix=BOTH
+
+// UNKNOWN: pipeline-errors.mlir:1:1: error: 'match-gem' does not refer to a registered pass or pass pipeline (nor is it one of flycc's: match-gemm, flycc-dce)
+// ANCHOR: error: match-gemm runs on builtin.module without options, not as in 'func.func(match-gemm)'
+// EMPTY: error: empty pass name at column 12 of 'match-gemm,,cse'
+// BRACKETS: error: brackets do not match in 'func.func(cse'
+// BOTH: error: argument --pass-pipeline: not allowed with --match-gemm
+module {}
