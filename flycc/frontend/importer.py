@@ -220,9 +220,9 @@ class _NodeImporter(GraphNodeImporter):
             index += 1
 
     def _import_opaquely(self, node: Node) -> None:
-        val = node.meta.get("val")
+        name, val = target_name(node).removesuffix(".default"), node.meta.get("val")
         if node.op == "get_attr":
-            val = operator.attrgetter(node.target)(node.graph.owning_module)
+            name, val = f"get_attr.{name}", operator.attrgetter(name)(node.graph.owning_module)
         arguments = [value for leaf in _leaves(_arguments_in_order(node)) for value in self._operands(leaf)]
         if (
             node.op == "call_function"
@@ -236,7 +236,7 @@ class _NodeImporter(GraphNodeImporter):
             "torch.operator",
             [self._cc.value_info_to_type(result) for result in results],
             arguments,
-            {"name": StringAttr.get(f"torch.{target_name(node)}")},
+            {"name": StringAttr.get(f"torch.{name}")},
         )
         self._bind_results(node, op)
 

@@ -1,28 +1,26 @@
-"""Handing a rebuilt graph to Inductor, which compiles all but our operators."""
+"""The rest of a rebuilt graph, compiled by Inductor."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch._functorch.aot_autograd import make_boxed_func
+from torch._guards import TracingContext, detect_fake_mode, tracing
 from torch.fx import GraphModule
-from torch.fx.experimental.proxy_tensor import make_fx
 
 
-def compile_with_inductor(gm: GraphModule) -> Callable[..., Any]:
-    """Inductor's compiled form of an ATen-level graph whose nodes have their fake values in `meta["val"]`.
+def compile_with_inductor(gm: GraphModule) -> Callable[[Sequence[Any]], Any]:
+    """Compile an ATen-level graph that carries fake values, one from `compile_graph` for instance.
 
-    Our operators are opaque to it. The graph was traced without decompositions, which Inductor's lowerings
-    need, so it is traced once more with them.
+    Inductor decomposes the graph for itself and calls flycc's ops as they are. Returns a function of one list
+    of inputs, as AOTAutograd prefers. Raises whatever Inductor raises.
     """
-    from torch._inductor.compile_fx import compile_fx_inner
-    from torch._inductor.decomposition import select_decomp_table
+    from torch._inductor.compile_fx import compile_fx  # seconds to import, and only this option needs it
 
     inputs = [node.meta["val"] for node in gm.graph.find_nodes(op="placeholder")]
-    modes = [value.fake_mode for value in inputs if isinstance(value, torch._subclasses.FakeTensor)]
-    with modes[0] if modes else torch._subclasses.FakeTensorMode():
-        decomposed = make_fx(gm, decomposition_table=select_decomp_table(), _allow_non_fake_inputs=True)(
-            *inputs
-        )
-    return compile_fx_inner(decomposed, inputs)
+    # The outer AOTAutograd is still at work: its tracing context must not see this inner compilation.
+    with torch.no_grad(), tracing(TracingContext(detect_fake_mode(inputs))):
+        compiled = compile_fx(gm, inputs)
+    return make_boxed_func(compiled)

@@ -1,0 +1,178 @@
+"""Composites stay whole, with PyTorch's bits in results and gradients, or stay PyTorch's own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from frontend_graphs import Recorder, assert_same_bits, record, targets
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.checkpoint import checkpoint
+
+from flycc.frontend import composite_ops
+
+sdpa = F.scaled_dot_product_attention
+
+
+def randn(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    return torch.randn(shape).to(dtype)
+
+
+def qkv(dtype: torch.dtype = torch.float32, kv_heads: int = 4) -> tuple[Tensor, ...]:
+    return randn(2, 4, 5, 16, dtype=dtype), *(randn(2, kv_heads, 7, 16, dtype=dtype) for _ in range(2))
+
+
+def transposed_qkv() -> tuple[Tensor, ...]:
+    return tuple(randn(2, 5, 4, 16).transpose(1, 2).detach() for _ in range(3))
+
+
+bool_mask = torch.rand(5, 7) > 0.3
+float_mask = torch.randn(2, 1, 5, 7)
+
+#: name: (function, makes its inputs, the op that must be kept)
+KEPT: dict[str, tuple[Callable[..., Any], Callable[[], tuple[Tensor, ...]], str]] = {
+    "sdpa": (sdpa, qkv, "sdpa"),
+    "sdpa-bf16": (sdpa, lambda: qkv(torch.bfloat16), "sdpa"),
+    "sdpa-f64": (sdpa, lambda: qkv(torch.float64), "sdpa"),
+    "sdpa-transposed": (sdpa, transposed_qkv, "sdpa"),
+    "sdpa-causal": (lambda *a: sdpa(*a, is_causal=True), qkv, "sdpa"),
+    "sdpa-causal-positional": (lambda *a: sdpa(*a, None, 0.0, True), qkv, "sdpa"),
+    "sdpa-scale": (lambda *a: sdpa(*a, scale=0.3), qkv, "sdpa"),
+    "sdpa-bool-mask": (lambda *a: sdpa(*a, bool_mask), qkv, "sdpa"),
+    "sdpa-float-mask": (lambda *a: sdpa(*a, attn_mask=float_mask), qkv, "sdpa"),
+    "sdpa-bf16-mask": (
+        lambda *a: sdpa(*a, attn_mask=float_mask.bfloat16()),
+        lambda: qkv(torch.bfloat16),
+        "sdpa",
+    ),
+    "sdpa-gqa": (lambda *a: sdpa(*a, enable_gqa=True), lambda: qkv(kv_heads=2), "sdpa"),
+    "sdpa-3d": (sdpa, lambda: (randn(4, 5, 16), randn(4, 7, 16), randn(4, 7, 16)), "sdpa"),
+    "sdpa-value-dim": (sdpa, lambda: (randn(1, 2, 5, 16), randn(1, 2, 7, 16), randn(1, 2, 7, 8)), "sdpa"),
+    "sdpa-checkpoint": (lambda *a: checkpoint(sdpa, *a, use_reentrant=False), qkv, "sdpa"),
+    "rms": (lambda x, w: F.rms_norm(x, (8,), w), lambda: (randn(3, 8), randn(8)), "rms_norm"),
+    "rms-bf16": (
+        lambda x, w: F.rms_norm(x, (8,), w, 1e-5),
+        lambda: (randn(3, 8, dtype=torch.bfloat16), randn(8, dtype=torch.bfloat16)),
+        "rms_norm",
+    ),
+    "rms-no-weight": (lambda x: torch.rms_norm(x, (8,)), lambda: (randn(3, 8),), "rms_norm"),
+    "rms-2d": (lambda x, w: F.rms_norm(x, (4, 8), w), lambda: (randn(3, 4, 8), randn(4, 8)), "rms_norm"),
+    "rms-strided": (lambda x: F.rms_norm(x.transpose(0, 1), (8,)), lambda: (randn(3, 5, 8),), "rms_norm"),
+}
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("name", KEPT)
+def test_kept_whole_with_the_same_bits(name: str, dynamic: bool) -> None:
+    function, make_inputs, op = KEPT[name]
+    inputs = make_inputs()
+    compare_with_eager(function, inputs, dynamic)
+    recorder = record(function, *[x.clone().requires_grad_() for x in inputs], dynamic=dynamic, grad=True)
+    assert f"flycc.{op}.default" in targets(recorder)
+    assert f"flycc.{op}_backward.default" in targets(recorder)
+    assert not any("scaled_dot_product" in target or "rsqrt" in target for target in targets(recorder))
+
+
+def compare_with_eager(
+    function: Callable[..., Any], inputs: tuple[Tensor, ...], dynamic: bool | None = None
+) -> Recorder:
+    """Results and gradients, with and without autograd, against plain PyTorch."""
+    recorder = Recorder()
+    compiled = torch.compile(function, backend=recorder, dynamic=dynamic)
+    with torch.no_grad():
+        assert_same_bits(compiled(*inputs), function(*inputs))
+    weight = torch.randn_like(function(*inputs))
+    gradients = []
+    for run in (compiled, function):
+        leaves = [x.clone().requires_grad_() for x in inputs]
+        result = run(*leaves)
+        gradients.append([result, *torch.autograd.grad(result, leaves, weight)])
+    for mine, theirs in zip(*gradients, strict=True):
+        assert torch.equal(mine, theirs)
+    return recorder
+
+
+def ones_mask_with_gradient(q: Tensor, mask: Tensor) -> Tensor:
+    return sdpa(q, q, q, attn_mask=mask)
+
+
+def in_autocast(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        return sdpa(q, k, v).float()
+
+
+def with_math_backend(q: Tensor) -> Tensor:
+    with sdpa_kernel(SDPBackend.MATH):
+        return sdpa(q, q, q)
+
+
+#: Calls for which the custom op could not stand.
+LEFT: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...]]] = {
+    "mask-gradient": (ones_mask_with_gradient, (randn(1, 2, 5, 16), randn(5, 5))),
+    "autocast": (in_autocast, qkv()),
+    "sdpa-kernel": (with_math_backend, (randn(1, 2, 5, 16),)),
+    "vmap": (lambda q: torch.vmap(lambda x: sdpa(x, x, x))(q), (randn(3, 1, 2, 5, 16),)),
+}
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
+@pytest.mark.parametrize("name", LEFT)
+def test_left_as_it_is_with_the_same_bits(name: str) -> None:
+    function, inputs = LEFT[name]
+    recorder = compare_with_eager(function, inputs)
+    training_graphs = recorder.graphs[1:]
+    assert training_graphs
+    kept = [n for gm in training_graphs for n in gm.graph.nodes if str(n.target).startswith("flycc.")]
+    assert kept == []
+
+
+def test_dropout_is_left_alone_and_draws_the_same_numbers() -> None:
+    q = randn(1, 2, 5, 16)
+    recorder = Recorder()
+    compiled = torch.compile(lambda q: sdpa(q, q, q, dropout_p=0.5), backend=recorder)
+    state = torch.get_rng_state()
+    mine = compiled(q)
+    torch.set_rng_state(state)
+    assert torch.equal(mine, sdpa(q, q, q, dropout_p=0.5))
+    assert not any(target.startswith("flycc.") for target in targets(recorder))
+
+
+def test_ambient_autocast_reaches_pytorchs_own_op() -> None:
+    q = randn(1, 2, 5, 16)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        mine = torch.compile(lambda q: sdpa(q, q, q), backend=Recorder())(q)
+        assert_same_bits(mine, sdpa(q, q, q))
+
+
+def test_one_graph_serves_every_size() -> None:
+    """`mark_dynamic` raises when a size is specialised; the graph count shows that nothing recompiles."""
+
+    def function(x: Tensor, w: Tensor) -> Tensor:
+        q = F.rms_norm(x, (x.shape[-1],), w).unflatten(-1, (2, 8)).transpose(1, 2)
+        return sdpa(q, q, q, is_causal=True).transpose(1, 2).flatten(2)
+
+    recorder = Recorder()
+    compiled = torch.compile(function, backend=recorder, fullgraph=True)
+    w = randn(16)
+    for batch, length in ((2, 5), (3, 9), (4, 17)):
+        x = randn(batch, length, 16)
+        torch._dynamo.mark_dynamic(x, 0)
+        torch._dynamo.mark_dynamic(x, 1)
+        assert torch.equal(compiled(x, w), function(x, w))
+    assert len(recorder.graphs) == 1
+
+
+@pytest.mark.parametrize("with_weight", [False, True])
+def test_rms_norm_op_obeys_the_rules_for_custom_ops(with_weight: bool) -> None:
+    x = randn(3, 8).requires_grad_()
+    weight = randn(8).requires_grad_() if with_weight else None
+    torch.library.opcheck(composite_ops.rms_norm, (x, [8], weight, 1e-5))
+
+
+def test_sdpa_op_obeys_the_rules_for_custom_ops() -> None:
+    q, k, v = (x.requires_grad_() for x in qkv(kv_heads=2))
+    torch.library.opcheck(composite_ops.sdpa, (q, k, v, bool_mask, False, 0.5, True))
