@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any, cast
 
 from torch_mlir import ir
-from torch_mlir.dialects.ext import Operand, Result
+from torch_mlir.dialects.ext import Operand, Pure, Result
 
 from flycc.contracts.gemm import GemmDtype, GemmProblem, Size
 from flycc.dialects.base import Flycc
@@ -17,7 +17,7 @@ DTYPES = ("bf16", "f16")
 LAYOUTS = ("NN", "NT", "TN", "TT")
 
 
-class GemmOp(Flycc.Operation, name="gemm"):  # type: ignore[call-arg]
+class GemmOp(Flycc.Operation, name="gemm", traits=[Pure]):  # type: ignore[call-arg]
     """`result = A @ B (+ bias)`, summed in the `accumulate` type and rounded once to the result's type.
 
     With `layout` "NN", `a` is [batch..., M, K] and `b` is [batch..., K, N]. A "T" as first letter says that
