@@ -11,10 +11,10 @@ import torch
 from torch._dynamo.backends.common import aot_autograd
 from torch.fx import GraphModule
 
-from flycc import explanation, frontend
+from flycc import frontend
 from flycc.contracts import FlyccError, GemmProblem, Reason
-from flycc.explanation import phase
 from flycc.options import Options
+from flycc.record import add_graph, phase
 from flycc.runtime import ops, refusals
 
 
@@ -54,7 +54,7 @@ def compile_aten(
     """Compile one ATen graph of AOTAutograd: match, rebuild, and leave the rest to the fallback."""
     with phase("import, match, rebuild"):
         rebuilt, report = frontend.compile_graph(gm, example_inputs, serve=serve)
-    explanation.add_graph(kind, report)
+    add_graph(kind, report)
     if report.failure:
         leave_to_pytorch(report.failure, options)
     refused = [candidate.reason for candidate in report.nodes if candidate.family == "gemm" and candidate.reason]

@@ -1,126 +1,15 @@
-"""What flycc did with a model: every candidate op, the kernel it got or the Reason it did not."""
+"""`flycc.explain`: what became of every candidate op of a model."""
 
 from __future__ import annotations
 
 import functools
-import threading
-import time
-from collections import defaultdict
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch._dynamo.callback import callback_handler
 
-from flycc.contracts import Reason
-from flycc.frontend.report import Report
-from flycc.runtime import ops, refusals
-
-_active: list[Record] = []
-_lock = threading.Lock()
-
-
-@dataclass(frozen=True, slots=True)
-class Graph:
-    """One compiled ATen graph: "forward", "backward" or "inference", and what became of its candidate ops."""
-
-    kind: str
-    report: Report
-
-    def to_json(self) -> dict[str, Any]:
-        """The same for programs."""
-        return {"kind": self.kind, **self.report.to_json()}
-
-
-@dataclass
-class Record:
-    """All graphs compiled, and all launches refused, while it was collecting.
-
-    `phase_seconds` is wall time by phase of our own pipeline; `compile_seconds` is the whole of compilation, with
-    Dynamo's and AOTAutograd's share. `device` is the name of the device that CPU tensors' kernels run on.
-    """
-
-    device: str
-    graphs: list[Graph] = field(default_factory=list)
-    launch_refusals: dict[Reason, int] = field(default_factory=dict)
-    phase_seconds: dict[str, float] = field(default_factory=lambda: defaultdict(float))
-    compile_seconds: float = 0.0
-
-    def families(self) -> dict[str, dict[str, Any]]:
-        """{family: {kernel, fallback, reasons}} over all graphs, in alphabetical order."""
-        counts: dict[str, dict[str, Any]] = {}
-        for graph in self.graphs:
-            for candidate in graph.report.nodes:
-                entry = counts.setdefault(candidate.family, {"kernel": 0, "fallback": 0, "reasons": []})
-                entry["fallback" if candidate.kernel is None else "kernel"] += 1
-                if candidate.reason and candidate.reason.sentence not in entry["reasons"]:
-                    entry["reasons"].append(candidate.reason.sentence)
-        return dict(sorted(counts.items()))
-
-    def to_json(self) -> dict[str, Any]:
-        """The same as the printed report, for programs."""
-        return {
-            "graphs": [graph.to_json() for graph in self.graphs],
-            "families": self.families(),
-            "launch_refusals": [
-                {"code": reason.code, "sentence": reason.sentence, "count": count}
-                for reason, count in self.launch_refusals.items()
-            ],
-            "phase_s": dict(self.phase_seconds),
-            "compile_s": self.compile_seconds,
-        }
-
-
-@contextmanager
-def collect() -> Iterator[Record]:
-    """Record what every `flycc` compilation and launch in this process does while the block runs."""
-    record = Record(device=ops.device_for(torch.device("cpu")).name)
-    started = 0.0
-
-    def on_start(_: Any) -> None:
-        nonlocal started
-        started = time.perf_counter()
-
-    def on_end(_: Any) -> None:
-        record.compile_seconds += time.perf_counter() - started
-
-    def on_refusal(reason: Reason) -> None:
-        record.launch_refusals[reason] = record.launch_refusals.get(reason, 0) + 1
-
-    callback_handler.register_start_callback(on_start)
-    callback_handler.register_end_callback(on_end)
-    with _lock:
-        _active.append(record)
-    try:
-        with refusals.listening(on_refusal):
-            yield record
-    finally:
-        with _lock:
-            _active.remove(record)
-        callback_handler.remove_start_callback(on_start)
-        callback_handler.remove_end_callback(on_end)
-
-
-def add_graph(kind: str, report: Report) -> None:
-    """Hand the report of one compiled graph to whoever collects."""
-    with _lock:
-        for record in _active:
-            record.graphs.append(Graph(kind, report))
-
-
-@contextmanager
-def phase(name: str) -> Iterator[None]:
-    """Add the wall time of the block to `phase_seconds[name]` of whoever collects."""
-    started = time.perf_counter()
-    try:
-        yield
-    finally:
-        elapsed = time.perf_counter() - started
-        with _lock:
-            for record in _active:
-                record.phase_seconds[name] += elapsed
+from flycc.backend import flycc_backend
+from flycc.record import Record, collect
 
 
 def explain(fn: Callable[..., Any], *inputs: Any, options: dict[str, Any] | None = None, **kwargs: Any) -> Record:
@@ -133,8 +22,6 @@ def explain(fn: Callable[..., Any], *inputs: Any, options: dict[str, Any] | None
 
     Returns the `Record`; print it with `flycc explain`, or take `record.to_json()`.
     """
-    from flycc.backend import flycc_backend
-
     with collect() as record:
         # A backend object of its own, so that code compiled before is compiled again and seen.
         backend = functools.partial(flycc_backend, options=options)

@@ -44,7 +44,7 @@ def steps(nightly: bool) -> list[tuple[str, list[str]]]:
         ("lint", [python, "-m", "ruff", "check", "."]),
         ("format", [python, "-m", "ruff", "format", "--check", "."]),
         ("types", [python, "-m", "mypy", "--config-file", str(ROOT / "pyproject.toml"), "-p", "flycc"]),
-        ("imports", [str(Path(python).parent / "lint-imports"), "--config", str(ROOT / "pyproject.toml")]),
+        ("imports", [str(Path(python).parent / "lint-imports"), str(ROOT / "pyproject.toml")]),
         ("lit", [python, "-m", "lit.main", "-j", jobs, "--order=lexical", str(ROOT / "test" / "lit")]),
         ("pytest", [python, "-m", "pytest", "--durations=5", *(["-m", "nightly or not nightly"] if nightly else [])]),
     ]

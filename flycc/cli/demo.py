@@ -40,7 +40,7 @@ def run(args: argparse.Namespace) -> int:
     import torch
 
     import flycc
-    from flycc.explanation import collect
+    from flycc.record import collect
 
     started = time.perf_counter()
     with console.status(f"Loading {MODEL} (GGUF Q4_1, dequantised to bfloat16)"):

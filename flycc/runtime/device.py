@@ -26,6 +26,9 @@ class Device(Protocol):
     #: The GPU target whose code objects it runs.
     target: str
 
+    def __hash__(self) -> int:
+        """Devices key the cache of loaded kernels, by identity."""
+
     def allocate(self, nbytes: int) -> int:
         """Address of `nbytes` of new, zeroed device memory, at least 256-byte aligned."""
 

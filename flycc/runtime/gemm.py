@@ -51,9 +51,22 @@ def launch(operands: GemmOperands, device: Device) -> None:
     if bias is not None:
         inputs.append(bias)
     with device.mapped(inputs, [out]) as addresses:
-        values: dict[str, int] = {
+        values = {
             "a": addresses[0],
             "b": addresses[1],
+            "bias": 0 if bias is None else addresses[2],
             "out": addresses[-1],
+            "batch_a": a.batch_stride,
+            "batch_b": b.batch_stride,
+            "batch_out": out.stride(0),
+            "bias_batch": 0 if bias is None else bias.stride(0),
+            "bias_m": 0 if bias is None else bias.stride(1),
+            "bias_n": 0 if bias is None else bias.stride(2),
+            "m": problem.m,
+            "n": problem.n,
+            "k": problem.k,
+            "ld_a": a.row_stride,
+            "ld_b": b.row_stride,
+            "ld_out": out.stride(1),
         }
         device.launch(loaded.handle, geometry.grid, geometry.block, loaded.spec.kernarg.pack(values))

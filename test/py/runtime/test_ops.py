@@ -1,0 +1,128 @@
+"""flycc::gemm as a PyTorch operator: values, empty sizes, broadcasting, and what happens when something fails.
+
+Bound: the kernel accumulates K products of 16-bit inputs (exact in float32) in float32, in some order, so
+|error| <= (K + 1) 2^-24 sum|a||b| (Higham, Accuracy and Stability of Numerical Algorithms, section 3.1, and one
+more rounding for the bias), plus half an ulp of the output dtype for the one rounding at the end.
+"""
+
+import warnings
+
+import pytest
+import torch
+
+from flycc.contracts import FlyccError, Reason
+from flycc.runtime import ops, refusals
+
+HALF_ULP = {torch.bfloat16: 2.0**-9, torch.float16: 2.0**-12}
+
+
+def check(result, a, b, bias=None):
+    exact, scale = torch.matmul(a.double(), b.double()), torch.matmul(a.double().abs(), b.double().abs())
+    if bias is not None:
+        exact, scale = exact + bias.double(), scale + bias.double().abs()
+    # A power of two's ulp is half that of the numbers just below it, hence 2 * HALF_ULP of the magnitude at most.
+    bound = 2 * HALF_ULP[result.dtype] * exact.abs() + (a.shape[-1] + 1) * 2.0**-24 * scale + 2.0**-25
+    assert result.is_contiguous()
+    assert ((result.double() - exact).abs() <= bound).all()
+
+
+@pytest.fixture(autouse=True)
+def _strict():
+    with refusals.strict():
+        yield
+
+
+def randn(*shape, dtype=torch.bfloat16):
+    return torch.randn(*shape, dtype=torch.float64).to(dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("trans_a", [False, True])
+@pytest.mark.parametrize("trans_b", [False, True])
+@pytest.mark.parametrize("with_bias", [False, True])
+def test_layouts(dtype, trans_a, trans_b, with_bias):
+    a, b = randn(*((33, 19) if trans_a else (19, 33)), dtype=dtype), randn(*((21, 33) if trans_b else (33, 21)), dtype=dtype)
+    bias = randn(21, dtype=dtype) if with_bias else None
+    result = torch.ops.flycc.gemm(a, b, bias, trans_a=trans_a, trans_b=trans_b)
+    check(result, a.t() if trans_a else a, b.t() if trans_b else b, bias)
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "bias"),
+    [
+        ((2, 3, 5, 8), (8, 7), (7,)),
+        ((2, 3, 5, 8), (2, 3, 8, 7), None),
+        ((2, 1, 5, 8), (1, 3, 8, 7), (2, 3, 5, 7)),
+        ((4, 5, 8), (1, 8, 7), (4, 1, 7)),
+        ((5, 8), (4, 8, 7), (5, 1)),
+    ],
+)
+def test_batches_broadcast_as_in_matmul(a, b, bias):
+    a, b = randn(*a), randn(*b)
+    bias = None if bias is None else randn(*bias)
+    check(torch.ops.flycc.gemm(a, b, bias), a, b, bias)
+
+
+@pytest.mark.parametrize(("m", "k", "n"), [(0, 4, 3), (4, 0, 3), (4, 3, 0), (0, 0, 0)])
+def test_empty_sizes(m, k, n):
+    a, b, bias = randn(m, k), randn(k, n), randn(n)
+    assert torch.equal(torch.ops.flycc.gemm(a, b), torch.zeros(m, n, dtype=torch.bfloat16))
+    assert torch.equal(torch.ops.flycc.gemm(a, b, bias), bias.expand(m, n))
+
+
+def test_views_with_gaps_and_odd_offsets():
+    a, b = randn(40, 64)[3:, 5:38], randn(50, 64)[1:, 7:40].t()
+    check(torch.ops.flycc.gemm(a, b), a, b)
+
+
+def test_nan_and_inf_go_where_they_go_in_float32():
+    a, b = randn(5, 40), randn(40, 6)
+    a[1, 3], a[2, 39], b[7, 4] = float("nan"), float("inf"), float("-inf")
+    result = torch.ops.flycc.gemm(a, b).float()
+    expected = a.float() @ b.float()
+    assert torch.equal(result.isnan(), expected.isnan())
+    assert torch.equal(result[expected.isinf()], expected[expected.isinf()])
+
+
+def test_the_operator_is_legal():
+    a, b = randn(4, 8), randn(8, 4)
+    torch.library.opcheck(torch.ops.flycc.gemm.default, (a, b), {"trans_a": False})
+
+
+def test_shape_mismatch_names_both_sizes():
+    with pytest.raises(RuntimeError, match="a has K = 8, b has K = 9"):
+        torch.ops.flycc.gemm(randn(4, 8), randn(9, 4))
+
+
+def failing_launch(*_):
+    raise FlyccError(Reason("device.launch", "planted"))
+
+
+def test_a_failed_launch_gives_pytorchs_result_one_warning_and_a_reason(monkeypatch):
+    monkeypatch.setattr(ops.gemm_runtime, "launch", failing_launch)
+    monkeypatch.setattr(refusals, "_warned", set())
+    monkeypatch.setattr(refusals._policy, "strict", False)
+    a, b, bias = randn(4, 8), randn(8, 4), randn(4)
+    heard = []
+    with refusals.listening(heard.append), warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for _ in range(3):
+            assert torch.equal(torch.ops.flycc.gemm(a, b, bias), torch.addmm(bias, a, b))
+    assert [reason.code for reason in heard] == ["device.launch"] * 3
+    assert len(caught) == 1
+    assert "planted" in str(caught[0].message)
+
+
+def test_an_unexpected_exception_is_a_refusal_too(monkeypatch):
+    monkeypatch.setattr(ops.gemm_runtime, "launch", lambda *_: 1 / 0)
+    monkeypatch.setattr(refusals, "_warned", set())
+    monkeypatch.setattr(refusals._policy, "strict", False)
+    a, b = randn(4, 8), randn(8, 4)
+    with pytest.warns(RuntimeWarning, match=r"gemm\.internal: ZeroDivisionError"):
+        assert torch.equal(torch.ops.flycc.gemm(a, b), a @ b)
+
+
+def test_strict_raises(monkeypatch):
+    monkeypatch.setattr(ops.gemm_runtime, "launch", failing_launch)
+    with pytest.raises(FlyccError, match="planted"):
+        torch.ops.flycc.gemm(randn(4, 8), randn(8, 4))

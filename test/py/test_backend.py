@@ -1,0 +1,105 @@
+"""torch.compile(..., backend="flycc") as users write it: values, gradients, dynamic shapes, refusals, strictness."""
+
+import pytest
+import torch
+from torch import nn
+
+import flycc
+from flycc import record as recording
+from flycc.errors import FlyccError
+
+
+@pytest.fixture(autouse=True)
+def _fresh_dynamo():
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+def mlp(dtype=torch.bfloat16):
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(40, 56), nn.SiLU(), nn.Linear(56, 24, bias=False)).to(dtype)
+
+
+def close(result, reference):
+    # Two bfloat16 computations of one float64 value: each rounds two layers and an activation, and a layer's input error of
+    # one part in 2^8 is averaged over its sum; 2^-5 of the largest value holds with a wide margin and fails on any real fault.
+    assert (result.double() - reference.double()).abs().max() <= 2.0**-5 * reference.double().abs().max()
+
+
+@pytest.mark.parametrize("fallback", ["eager", "inductor"])
+def test_inference(fallback):
+    model, x = mlp(), torch.randn(7, 40, dtype=torch.bfloat16)
+    compiled = torch.compile(model, backend="flycc", options={"fallback": fallback, "strict": True})
+    with torch.no_grad():
+        close(compiled(x), model(x))
+
+
+def test_training_gradients():
+    model, x = mlp(), torch.randn(7, 40, dtype=torch.bfloat16)
+    model(x).float().square().sum().backward()
+    expected = [p.grad.clone() for p in model.parameters()]
+    model.zero_grad()
+    record = flycc.explain(lambda x: model(x).float().square().sum().backward(), x)
+    model.zero_grad()
+    compiled = torch.compile(model, backend="flycc", options={"strict": True})
+    compiled(x).float().square().sum().backward()
+    for parameter, gradient in zip(model.parameters(), expected, strict=True):
+        close(parameter.grad, gradient)
+    assert record.launch_refusals == {}
+
+
+def test_forward_and_backward_graphs_use_kernels():
+    model, x = mlp(), torch.randn(7, 40, dtype=torch.bfloat16)
+    compiled = torch.compile(model, backend="flycc")
+    with recording.collect() as record:
+        compiled(x).float().square().sum().backward()
+    kinds = {graph.kind: graph.report for graph in record.graphs}
+    assert set(kinds) == {"forward", "backward"}
+    # Two layers: two products forward; weight gradients of both and the input gradient of the second backward.
+    assert sum(c.kernel is not None for c in kinds["forward"].nodes) == 2
+    assert sum(c.kernel is not None for c in kinds["backward"].nodes) == 3
+
+
+def test_rows_change_without_recompiling_twice():
+    model = mlp()
+    compiled = torch.compile(model, backend="flycc", options={"strict": True})
+    with torch.no_grad(), recording.collect() as record:
+        for rows in (7, 5, 30, 3, 64):
+            x = torch.randn(rows, 40, dtype=torch.bfloat16)
+            close(compiled(x), model(x))
+    assert len(record.graphs) == 2
+
+
+def test_a_refused_op_keeps_its_reason():
+    x = torch.randn(4, 4)
+    record = flycc.explain(lambda x: x @ x, x)
+    [candidate] = record.graphs[0].report.nodes
+    assert candidate.kernel is None
+    assert candidate.reason.code.startswith("gemm.")
+    assert "f32" in candidate.reason.sentence or "float32" in candidate.reason.sentence
+
+
+def test_strict_turns_a_refusal_into_an_error():
+    x = torch.randn(4, 4)
+    compiled = torch.compile(lambda x: x @ x, backend="flycc", options={"strict": True})
+    with pytest.raises(Exception, match=r"f32|float32"):
+        compiled(x)
+
+
+def test_unknown_options_reach_the_user():
+    with pytest.raises(Exception, match="unknown option 'nope'"):
+        torch.compile(lambda x: x + 1, backend="flycc", options={"nope": 1})(torch.ones(2))
+
+
+def test_explain_json_round_trips():
+    import json
+
+    record = flycc.explain(mlp(), torch.randn(7, 40, dtype=torch.bfloat16))
+    loaded = json.loads(json.dumps(record.to_json()))
+    assert loaded["families"]["gemm"]["kernel"] == 2
+    assert loaded["graphs"][0]["nodes"][0]["kernel"].startswith("flycc::gemm")
+
+
+def test_errors_are_importable():
+    assert issubclass(flycc.errors.MissingLinker, FlyccError)
