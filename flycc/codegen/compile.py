@@ -20,7 +20,7 @@ _HERE = Path(__file__).parent
 #: Our own part in the bytes: which stages run, and with which options.
 _STAGE_SOURCES = (_HERE / "stages.py", _HERE / "flydsl.py")
 
-_memo: dict[tuple[Path | None, str], Compiled] = {}
+_memo: dict[tuple[Path, str, KernelSpec], Compiled] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,15 +43,15 @@ def compile_kernel(
     """
     require_target(target)
     cache = cache or CodeObjectCache()
-    key = cache_key(spec, target)
-    known = _memo.get((cache.root, key))
+    known = _memo.get((cache.root, target, spec))
     if known is None:
-        known = _memo[cache.root, key] = _load_or_make(spec, target, cache, key)
+        known = _memo[cache.root, target, spec] = _load_or_make(spec, target, cache)
     return known
 
 
-def _load_or_make(spec: KernelSpec, target: str, cache: CodeObjectCache, key: str) -> Compiled:
+def _load_or_make(spec: KernelSpec, target: str, cache: CodeObjectCache) -> Compiled:
     started = perf_counter()
+    key = cache_key(spec, target)
     elf = cache.get(key)
     seconds = {"cache": perf_counter() - started}
     if elf is not None:

@@ -6,37 +6,21 @@ from pathlib import Path
 from typing import Any
 
 from flycc.contracts import GemmProblem
-from flycc.kernels.common.spec import KernargLayout, KernelSpec, Launch
+from flycc.kernels.common.spec import KernelSpec, Launch
 from flycc.kernels.gemm.config import GemmConfig, candidates, choose
+from flycc.kernels.gemm.kernarg import KERNARG
 from flycc.kernels.gemm.variant import GemmVariant
 
 __all__ = ["KERNARG", "GemmConfig", "candidates", "choose", "kernel", "launch"]
 
-#: Strides count elements. `ld_*` is the stride between rows of the stored operand, `batch_*` the one between
-#: matrices (0 broadcasts), `bias_*` those of the bias (0 broadcasts; all 0 and a null pointer without bias).
-KERNARG = KernargLayout(
-    (
-        ("a", "ptr"),
-        ("b", "ptr"),
-        ("bias", "ptr"),
-        ("out", "ptr"),
-        ("batch_a", "i64"),
-        ("batch_b", "i64"),
-        ("batch_out", "i64"),
-        ("bias_batch", "i64"),
-        ("bias_m", "i64"),
-        ("bias_n", "i64"),
-        ("m", "i32"),
-        ("n", "i32"),
-        ("k", "i32"),
-        ("ld_a", "i32"),
-        ("ld_b", "i32"),
-        ("ld_out", "i32"),
-    )
-)
-
 _HERE = Path(__file__).parent
-_SOURCES = tuple(_HERE / name for name in ("config.py", "kernel.py", "variant.py"))
+_SOURCES = (
+    *(
+        _HERE / name
+        for name in ("config.py", "kernarg.py", "operand.py", "program.py", "result.py", "variant.py")
+    ),
+    *(_HERE.parent / "common" / name for name in ("buffers.py", "machine.py")),
+)
 
 
 def kernel(problem: GemmProblem, config: GemmConfig) -> KernelSpec:
@@ -49,7 +33,7 @@ def kernel(problem: GemmProblem, config: GemmConfig) -> KernelSpec:
     variant = GemmVariant.of(problem, config)
 
     def build() -> tuple[Any, tuple[Any, ...]]:
-        from flycc.kernels.gemm.kernel import build
+        from flycc.kernels.gemm.program import build
 
         return build(variant)
 

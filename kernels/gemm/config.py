@@ -5,22 +5,24 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from flycc.contracts import GemmProblem, Reason
+from flycc.kernels.common.machine import (
+    COMPUTE_UNITS,
+    LDS_BYTES,
+    MAX_GRID_YZ,
+    MAX_THREADS,
+    MAX_WORK_ITEMS,
+    OFFSET_LIMIT,
+    WAVE_SIZE,
+)
 
-WAVE_SIZE = 64
-COMPUTE_UNITS = 256
 MFMA_MN = 16  # v_mfma_f32_16x16x32: rows and columns of one result block
 MFMA_K = 32
-LDS_BYTES = 160 * 1024
+FRAGMENT = 8  # elements along K that a lane feeds to one MFMA
 ELEMENT_BYTES = 2
 #: LDS rows are padded by 16 bytes, so that 16 lanes reading 16 bytes of 16 rows meet all 64 banks once.
 LDS_PAD = 8
 #: The same for rows of float32 partial sums.
 SUM_PAD = 4
-#: Buffer offsets stay below this many bytes; from it on every access is out of range.
-OFFSET_LIMIT = 1 << 31
-#: Launch limits: workgroups along y and z; work-items along x, sizes being 32-bit integers as well.
-MAX_GRID_YZ = 65535
-MAX_WORK_ITEMS = (1 << 31) - 1
 MAX_K = 1 << 30
 
 DTYPES = ("bf16", "f16")
@@ -93,15 +95,15 @@ class GemmConfig:
             return bad(f"tile_m and tile_n must be multiples of {MFMA_MN} times their wave counts")
         if self.tile_k % MFMA_K:
             return bad(f"tile_k must be a multiple of {MFMA_K}")
-        if self.threads > 1024:
-            return bad(f"{self.threads} work-items in a workgroup, at most 1024 are possible")
+        if self.threads > MAX_THREADS:
+            return bad(f"{self.threads} work-items in a workgroup, at most {MAX_THREADS} are possible")
         if self.lds_bytes > LDS_BYTES:
             return bad(f"needs {self.lds_bytes} bytes of LDS, a workgroup has {LDS_BYTES}")
         if self.staged:
             if self.waves_k != 1:
                 return bad("K cannot be split over waves when tiles are staged in LDS")
             for name, rows in (("tile_m", self.tile_m), ("tile_n", self.tile_n)):
-                chunks = self.tile_k // 8
+                chunks = self.tile_k // FRAGMENT
                 if self.threads % rows or self.threads % chunks or rows * chunks % self.threads:
                     return bad(
                         f"{name} x tile_k does not divide into 16-byte chunks for {self.threads} threads"

@@ -1,0 +1,187 @@
+"""Runs GEMM kernels on the emulated device, with memory laid out so that every stray access shows.
+
+An operand's registered memory ends with its last element and begins with its first, so that a read beyond
+either is a fault; what lies between its rows is NaN. All arrays are float64 outside, 16-bit inside.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from flycc import emulator
+from flycc.codegen import compile_kernel
+from flycc.contracts import GemmProblem
+from flycc.kernels import gemm
+
+NUMPY_TYPES: dict[str, Any] = {"bf16": ml_dtypes.bfloat16, "f16": np.float16}
+#: Explicit mantissa bits + 1, and the exponent of the smallest normal number.
+PRECISION = {"bf16": (8, -126), "f16": (11, -14)}
+
+#: NaN in bf16 and in fp16.
+POISON = 0x7FFF
+
+
+@dataclass
+class Stored:
+    """A [batch, rows, columns] operand in memory: contiguous along columns, `stride` between rows.
+
+    `values` float64 [batch, rows, columns]; a leading dimension of 1 with `batch` > 1 is broadcast.
+    `misalign` is the base address modulo 16 bytes.
+    """
+
+    values: np.ndarray
+    dtype: str
+    padding: int = 0
+    misalign: int = 0
+    batch_padding: int = 0
+    buffer: np.ndarray = field(init=False)
+
+    def __post_init__(self) -> None:
+        batch, rows, columns = self.values.shape
+        self.stride = columns + self.padding
+        self.batch_stride = rows * self.stride + self.batch_padding if batch > 1 else 0
+        size = (batch - 1) * self.batch_stride + (rows - 1) * self.stride + columns
+        # Gibibytes are left to the operating system, which provides zeros without touching them.
+        room = np.full(size + 16, POISON, np.uint16) if size < 1 << 24 else np.zeros(size + 16, np.uint16)
+        skip = (self.misalign - room.ctypes.data) % 16 // 2
+        self.buffer = room[skip : skip + size]
+        self.view[...] = self.values.astype(NUMPY_TYPES[self.dtype]).view(np.uint16)
+
+    @property
+    def view(self) -> np.ndarray:
+        """uint16 [batch, rows, columns], in place."""
+        strides = (2 * self.batch_stride, 2 * self.stride, 2)
+        return np.lib.stride_tricks.as_strided(self.buffer, self.values.shape, strides)
+
+    @property
+    def alignment(self) -> int:
+        """What divides every row's address, at most 16 (bytes)."""
+        strides = [self.misalign, 2 * self.stride, 2 * self.batch_stride]
+        return int(np.gcd.reduce([16, *strides]))
+
+    def read(self) -> np.ndarray:
+        return self.view.view(NUMPY_TYPES[self.dtype]).astype(np.float64)
+
+
+@dataclass
+class Result:
+    """`out` float64 [batch, m, n], its raw memory, and what the emulator counted."""
+
+    out: np.ndarray
+    memory: np.ndarray
+    instructions_per_wave: float
+
+
+@dataclass
+class Gemm:
+    """One launch: `a` and `b` as stored (transposed where the flag says so), `out` by its padding."""
+
+    dtype: str
+    a: Stored
+    b: Stored
+    trans_a: bool = False
+    trans_b: bool = False
+    bias: np.ndarray | None = None  # float64, broadcastable to [batch, m, n]
+    out_padding: int = 0
+    out_misalign: int = 0
+
+    @property
+    def sizes(self) -> tuple[int, int, int, int]:
+        a, b = self.a.values.shape, self.b.values.shape
+        m, k = a[:0:-1] if self.trans_a else a[1:]
+        n = b[1] if self.trans_b else b[2]
+        return max(a[0], b[0]), m, n, k
+
+    def problem(self, out: Stored) -> GemmProblem:
+        batch, m, n, k = self.sizes
+        return GemmProblem(
+            self.dtype,  # type: ignore[arg-type]
+            m,
+            n,
+            k,
+            batch,
+            self.trans_a,
+            self.trans_b,
+            self.bias is not None,
+            self.a.alignment,
+            self.b.alignment,
+            out.alignment,
+        )
+
+    def operands(self) -> tuple[np.ndarray, np.ndarray]:
+        """A [batch, m, k] and B [batch, k, n] in float64, as rounded to the element type."""
+        a, b = self.a.read(), self.b.read()
+        return a.swapaxes(1, 2) if self.trans_a else a, b.swapaxes(1, 2) if self.trans_b else b
+
+    def run(self, config: gemm.GemmConfig, wave_order: str | int = "lockstep") -> Result:
+        batch, m, n, k = self.sizes
+        out = Stored(np.full((batch, m, n), -77.0), self.dtype, self.out_padding, self.out_misalign)
+        problem = self.problem(out)
+        compiled = compile_kernel(gemm.kernel(problem, config))
+        memory = emulator.Memory()
+        values = {
+            "a": memory.register(self.a.buffer, name="a", writable=False),
+            "b": memory.register(self.b.buffer, name="b", writable=False),
+            "out": memory.register(out.buffer, name="out"),
+            "batch_a": self.a.batch_stride,
+            "batch_b": self.b.batch_stride,
+            "batch_out": out.batch_stride,
+            "m": m,
+            "n": n,
+            "k": k,
+            "ld_a": self.a.stride,
+            "ld_b": self.b.stride,
+            "ld_out": out.stride,
+            **self._bias(memory, (batch, m, n)),
+        }
+        kernel = emulator.load(compiled.elf).kernels[compiled.symbol]
+        grid = gemm.launch(problem, config)
+        kernarg = compiled.kernarg.pack(values)
+        stats = emulator.launch(kernel, grid.grid, grid.block, kernarg, memory, wave_order=wave_order)
+        waves = stats.workgroups * config.waves
+        return Result(out.read(), out.buffer.copy(), stats.wave_instructions / waves)
+
+    def _bias(self, memory: emulator.Memory, shape: tuple[int, int, int]) -> dict[str, int]:
+        if self.bias is None:
+            return {"bias": 0, "bias_batch": 0, "bias_m": 0, "bias_n": 0}
+        data = self.bias.astype(NUMPY_TYPES[self.dtype]).view(np.uint16)
+        strides = np.broadcast_to(data, shape).strides
+        address = memory.register(data, name="bias", writable=False)
+        names = ("bias_batch", "bias_m", "bias_n")
+        return {"bias": address, **{name: stride // 2 for name, stride in zip(names, strides, strict=True)}}
+
+
+def reference(case: Gemm) -> tuple[np.ndarray, np.ndarray]:
+    """The exact result (up to float64) and the sum of the magnitudes of its terms, both [batch, m, n]."""
+    a, b = case.operands()
+    exact, magnitude = a @ b, abs(a) @ abs(b)
+    if case.bias is not None:
+        bias = case.bias.astype(NUMPY_TYPES[case.dtype]).astype(np.float64)
+        exact, magnitude = exact + bias, magnitude + abs(bias)
+    return exact, magnitude
+
+
+def half_ulp(values: np.ndarray, dtype: str) -> np.ndarray:
+    """Half the distance between neighbours of the element type around each value."""
+    bits, smallest = PRECISION[dtype]
+    exponents = np.maximum(np.frexp(values)[1] - 1, smallest)
+    return np.ldexp(0.5, exponents - bits + 1)
+
+
+def bound(case: Gemm) -> np.ndarray:
+    """How far a result may be from the exact one, [batch, m, n].
+
+    A product of two 16-bit floats is exact in float32 (at most 22 significant bits). Whatever the order,
+    each of the K products, and the bias, goes through at most K roundings to float32, so the sum is off by
+    at most g * (sum|a||b| + |bias|) with g = K u / (1 - K u), u = 2^-24 (Higham, Accuracy and Stability of
+    Numerical Algorithms, section 4.2). Rounding the sum to the element type adds half an ulp of the sum,
+    whose magnitude is at most |exact| plus that error.
+    """
+    exact, magnitude = reference(case)
+    roundings = case.sizes[3] * 2.0**-24
+    error = roundings / (1 - roundings) * magnitude
+    return error + half_ulp(abs(exact) + error, case.dtype)

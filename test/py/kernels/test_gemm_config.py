@@ -1,0 +1,150 @@
+"""Which configurations serve which problems, launch geometry, and the kernel argument segment."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+
+from flycc import emulator
+from flycc.codegen import compile_kernel
+from flycc.contracts import GemmProblem, Reason
+from flycc.kernels import gemm
+from flycc.kernels.common.spec import KernargLayout
+from flycc.kernels.gemm import GemmConfig
+
+PROBLEM = GemmProblem("bf16", 40, 576, 576, trans_b=True)
+
+
+def refusal(problem: GemmProblem, config: GemmConfig | None = None) -> Reason:
+    reason = config.is_valid(problem) if config else gemm.choose(problem)
+    assert isinstance(reason, Reason)
+    return reason
+
+
+@pytest.mark.parametrize(
+    ("change", "code", "part"),
+    [
+        ({"dtype": "f32"}, "gemm.dtype", "f32"),
+        ({"k": 0}, "gemm.size", "k = 0"),
+        ({"m": -1}, "gemm.size", "m = -1"),
+        ({"batch": 65536}, "gemm.size", "batch = 65536"),
+        ({"n": 2**30}, "gemm.size", "n = 1073741824"),
+        ({"align_b": 1}, "gemm.align", "align_b = 1"),
+        ({"align_out": 3}, "gemm.align", "align_out = 3"),
+    ],
+)
+def test_problems_that_no_configuration_serves(change: dict[str, int], code: str, part: str) -> None:
+    problem = replace(PROBLEM, **change)
+    reason = refusal(problem)
+    assert reason.code == code
+    assert part in reason.sentence
+    assert gemm.candidates(problem) == ()
+
+
+@pytest.mark.parametrize(
+    ("config", "part"),
+    [
+        (GemmConfig(0, 64, 64), "at least 1"),
+        (GemmConfig(24, 64, 64), "multiples of 16"),
+        (GemmConfig(64, 64, 64, waves_m=8), "multiples of 16"),
+        (GemmConfig(64, 64, 48), "multiple of 32"),
+        (GemmConfig(512, 64, 64, waves_m=32), "2048 work-items"),
+        (GemmConfig(256, 256, 256, waves_m=2, waves_n=2), "bytes of LDS"),
+        (GemmConfig(64, 64, 64, waves_k=2), "cannot be split"),
+        (GemmConfig(96, 64, 64, waves_m=2, waves_n=2), "16-byte chunks"),
+        (GemmConfig(16, 16, 64, waves_k=8, staged=False), "evenly"),
+    ],
+)
+def test_configurations_that_serve_nothing(config: GemmConfig, part: str) -> None:
+    reason = refusal(PROBLEM, config)
+    assert reason.code == "gemm.config"
+    assert part in reason.sentence
+    with pytest.raises(ValueError, match=part):
+        gemm.kernel(PROBLEM, config)
+
+
+def test_choice_goes_by_shape() -> None:
+    def chosen(**sizes: int | str) -> GemmConfig:
+        config = gemm.choose(replace(PROBLEM, **sizes))
+        assert isinstance(config, GemmConfig)
+        return config
+
+    decode, prefill, large = chosen(m=1), chosen(m=40), chosen(m=4096, n=4096)
+    assert len({decode, prefill, large}) == 3
+    assert (decode.tile_m, decode.staged) == (16, False)
+    assert decode.tile_m < prefill.tile_m < large.tile_m
+    assert chosen(m="s0") == prefill
+    for k in (192, 256, 576, 1536, 4096):
+        assert k % chosen(m=1, k=k).step_k == 0  # no partial step
+
+
+def test_all_candidates_are_valid_and_distinct() -> None:
+    for m in (1, 40, 4096):
+        found = gemm.candidates(replace(PROBLEM, m=m))
+        assert len(set(found)) == len(found) >= 3
+        assert all(config.is_valid(PROBLEM) is None for config in found)
+
+
+def test_binary_does_not_depend_on_sizes() -> None:
+    config = gemm.candidates(PROBLEM)[0]
+    spec = gemm.kernel(PROBLEM, config)
+    assert gemm.kernel(replace(PROBLEM, m=4000, n=1536, k=8, batch=7), config) == spec
+    assert gemm.kernel(replace(PROBLEM, m="s0"), config) == spec
+    others = [
+        {"dtype": "f16"},
+        {"trans_a": True},
+        {"trans_b": False},
+        {"bias": True},
+        {"align_a": 8},
+        {"align_b": 4},
+        {"align_out": 2},
+        {"k": 575},
+    ]
+    unknown_n = gemm.kernel(replace(PROBLEM, n="s1"), config)
+    assert unknown_n == gemm.kernel(replace(PROBLEM, align_out=2), config)
+    specs = [gemm.kernel(replace(PROBLEM, **other), config) for other in others]
+    specs.append(gemm.kernel(PROBLEM, gemm.candidates(PROBLEM)[1]))
+    assert len({s.key for s in [spec, *specs]}) == len({s.symbol for s in [spec, *specs]}) == len(specs) + 1
+
+
+def test_launch_geometry() -> None:
+    config = GemmConfig(64, 64, 64, waves_m=2, waves_n=2)
+    launch = gemm.launch(replace(PROBLEM, m=65, n=128, batch=3), config)
+    assert (launch.grid, launch.block) == ((2, 2, 3), (256, 1, 1))
+    with pytest.raises(ValueError, match="every size must be known"):
+        gemm.launch(replace(PROBLEM, m="s0"), config)
+
+
+def test_kernarg_layout_is_the_binarys() -> None:
+    compiled = compile_kernel(gemm.kernel(PROBLEM, gemm.candidates(PROBLEM)[0]))
+    kernel = emulator.load(compiled.elf).kernels[compiled.symbol]
+    sizes = {"ptr": 8, "i64": 8, "i32": 4}
+    assert [arg.size for arg in kernel.args] == [sizes[kind] for _, kind in compiled.kernarg.fields]
+    values = {name: number + 1 for number, name in enumerate(compiled.kernarg.names)}
+    data = compiled.kernarg.pack(values)
+    assert len(data) == kernel.kernarg_size
+    for arg, value in zip(kernel.args, values.values(), strict=True):
+        assert int.from_bytes(data[arg.offset : arg.offset + arg.size], "little") == value
+
+
+def test_kernarg_packing() -> None:
+    layout = KernargLayout((("flag", "i32"), ("pointer", "ptr"), ("count", "i64")))
+    assert layout.pack({"flag": -1, "count": -2, "pointer": 3}).hex() == (
+        "ffffffff" + "00000000" + "0300000000000000" + "feffffffffffffff"
+    )
+    with pytest.raises(ValueError, match=r"missing \['count'\], unknown \['size'\]"):
+        layout.pack({"flag": 0, "pointer": 0, "size": 0})
+    with pytest.raises(ValueError, match=r"flag: 2147483648 does not fit i32"):
+        layout.pack({"flag": 2**31, "pointer": 0, "count": 0})
+
+
+def test_describing_kernels_does_not_import_flydsl() -> None:
+    program = (
+        "import sys; from flycc.kernels import gemm; from flycc.contracts import GemmProblem\n"
+        "p = GemmProblem('bf16', 1, 64, 64); gemm.kernel(p, gemm.choose(p)); print('flydsl' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
+    assert done.stdout == "False\n"
