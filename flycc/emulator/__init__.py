@@ -1,1 +1,32 @@
+"""The emulated gfx950: ELF and memory in, memory out. Stands alone: numpy and the standard library only.
 
+memory = Memory()
+address = memory.register(array)
+kernel = load(elf).kernels["name"]
+launch(kernel, grid=(8, 1, 1), block=(256, 1, 1), kernarg=struct.pack("<Q", address), memory=memory)
+"""
+
+from flycc.emulator.elf import CodeObject
+from flycc.emulator.errors import BadCodeObject, EmulatorError, UnknownInstruction
+from flycc.emulator.execute import RunawayKernel
+from flycc.emulator.launch import LaunchStats, launch, run
+from flycc.emulator.memory import Memory, MemoryFault
+from flycc.emulator.program import Kernel, Module, load
+from flycc.emulator.semantics.operands import UnsupportedInstruction
+
+__all__ = [
+    "BadCodeObject",
+    "CodeObject",
+    "EmulatorError",
+    "Kernel",
+    "LaunchStats",
+    "Memory",
+    "MemoryFault",
+    "Module",
+    "RunawayKernel",
+    "UnknownInstruction",
+    "UnsupportedInstruction",
+    "launch",
+    "load",
+    "run",
+]

@@ -1,0 +1,239 @@
+"""Runs a batch of waves: which waves execute next, control flow, barriers, faults.
+
+As long as all waves agree on the next address they run as one. When a branch splits them, the
+scheduler runs one group of equal addresses at a time, the lowest address first, so that groups meet
+again where the compiler made control flow join.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from flycc.emulator.errors import EmulatorError
+from flycc.emulator.isa.format import format_instruction
+from flycc.emulator.isa.instruction import Instruction
+from flycc.emulator.memory import AccessError, MemoryFault
+from flycc.emulator.program import Block, Kernel
+from flycc.emulator.semantics import Op, bind
+from flycc.emulator.semantics.operands import U64, reader, scalar_sink, scalar_source
+from flycc.emulator.state import EXEC, VCC, Batch
+
+#: Addresses that mean that the waves have ended, or wait at a barrier.
+END, BARRIER = -1, -2
+
+#: "lockstep", "serial", "reverse", or a seed (an int, or ("random", int)).
+WaveOrder = str | int | tuple[str, int]
+
+#: Priorities of all waves, [waves]; of a workgroup's runnable waves those with the least one run.
+Priorities = Callable[[], np.ndarray]
+
+
+class RunawayKernel(EmulatorError):
+    """A kernel executed more instructions than it was allowed."""
+
+
+@dataclass(slots=True)
+class BoundBlock:
+    """A basic block bound to a batch. `step` gives the next address: one for all, or int64 [waves]."""
+
+    ops: list[Op]
+    count: int
+    step: Callable[[], int | np.ndarray]
+    next: int
+
+
+class Executor:
+    """A batch with its bound blocks."""
+
+    def __init__(self, kernel: Kernel, batch: Batch) -> None:
+        self.kernel, self.batch = kernel, batch
+        self._blocks: dict[int, BoundBlock] = {}
+        self.executed = 0
+        self.wave_instructions = 0
+
+    def run(self, order: WaveOrder, max_instructions: int, absent: np.ndarray | None = None) -> None:
+        """Execute all waves from the kernel's entry to their end."""
+        self.executed = self.wave_instructions = 0
+        self._limit = max_instructions
+        priorities = wave_priorities(order, self.batch)
+        try:
+            if priorities is None:
+                self._run_together(self.kernel.descriptor.entry)
+            else:
+                pcs = np.full(self.batch.waves, self.kernel.descriptor.entry, np.int64)
+                self._run_apart(pcs, priorities)
+        except AccessError as error:
+            raise self._fault(error) from None
+
+    def _run_together(self, pc: int) -> None:
+        """All waves at one address."""
+        waves = self.batch.waves
+        while True:
+            block = self._blocks.get(pc) or self._bind(pc)
+            for op in block.ops:
+                op()
+            self._count(block, waves, pc)
+            following = block.step()
+            if isinstance(following, np.ndarray):
+                rejoined = self._run_apart(following, None)
+                if rejoined is None:
+                    return
+                pc = rejoined
+            elif following == END:
+                return
+            else:
+                pc = following
+
+    def _run_apart(self, pcs: np.ndarray, priorities: Priorities | None) -> int | None:
+        """Waves at different addresses, until all of them meet again (that address) or have ended (None)."""
+        batch = self.batch
+        waiting, done = np.zeros(batch.waves, bool), np.zeros(batch.waves, bool)
+        while True:
+            ready = ~(waiting | done)
+            if not ready.any():
+                batch.activate(None)
+                return None
+            if priorities is not None:
+                ready = self._foremost(ready, priorities())
+            pc = int(pcs[ready].min())
+            active = ready & (pcs == pc)
+            everyone = bool(active.all())
+            if everyone and priorities is None:
+                batch.activate(None)
+                return pc
+            batch.activate(None if everyone else active)
+            block = self._blocks.get(pc) or self._bind(pc)
+            for op in block.ops:
+                op()
+            self._count(block, int(np.count_nonzero(active)), pc)
+            following = block.step()
+            if isinstance(following, np.ndarray):
+                pcs[active] = following[active]
+            elif following == END:
+                done |= active
+            elif following == BARRIER:
+                pcs[active] = block.next
+                waiting |= active
+            else:
+                pcs[active] = following
+            self._release(waiting, done)
+
+    def _foremost(self, ready: np.ndarray, priorities: np.ndarray) -> np.ndarray:
+        shape = (self.batch.groups, self.batch.waves_per_group)
+        ranked = np.where(ready, priorities, np.inf).reshape(shape)
+        return ready & (ranked == ranked.min(axis=1, keepdims=True)).reshape(-1)
+
+    def _release(self, waiting: np.ndarray, done: np.ndarray) -> None:
+        """Open the barrier of every workgroup of which all waves that have not ended are at one."""
+        if waiting.any():
+            shape = (self.batch.groups, self.batch.waves_per_group)
+            complete = (waiting | done).reshape(shape).all(axis=1)
+            waiting.reshape(shape)[complete] = False
+
+    def _count(self, block: BoundBlock, waves: int, pc: int) -> None:
+        self.executed += block.count
+        self.wave_instructions += block.count * waves
+        if self.executed > self._limit:
+            raise RunawayKernel(
+                f"kernel {self.kernel.name} executed more than {self._limit} instructions and is at {pc:#x}: "
+                "a loop that does not end, or max_instructions is too low for it"
+            )
+
+    def _bind(self, pc: int) -> BoundBlock:
+        block = self.kernel.block(pc)
+        ops = [bind(self.batch, inst) for inst in block.body]
+        count = len(block.body) + (block.end is not None)
+        bound = self._blocks[pc] = BoundBlock(ops, count, self._bind_end(block), block.next)
+        return bound
+
+    def _bind_end(self, block: Block) -> Callable[[], int | np.ndarray]:
+        end, following, batch = block.end, block.next, self.batch
+        if end is None:
+            return lambda: following
+        if end.name == "s_branch":
+            target = end.mods["target"]
+            return lambda: target
+        if end.name == "s_barrier":
+            return lambda: following if batch.active is None else BARRIER
+        if end.name.startswith("s_endpgm"):
+            return lambda: END
+        if end.name.startswith("s_cbranch"):
+            return self._bind_conditional(end, following)
+        return self._bind_indirect(end, following)
+
+    def _bind_conditional(self, end: Instruction, following: int) -> Callable[[], int | np.ndarray]:
+        batch, target = self.batch, end.mods["target"]
+        taken = _condition(batch, end.name.removeprefix("s_cbranch_"))
+
+        def step() -> int | np.ndarray:
+            takes = taken()
+            active = takes if batch.active is None else takes[batch.active]
+            count = np.count_nonzero(active)
+            if count == 0:
+                return following
+            if count == active.size:
+                return target
+            return np.where(takes, target, following)
+
+        return step
+
+    def _bind_indirect(self, end: Instruction, following: int) -> Callable[[], int | np.ndarray]:
+        """s_setpc, s_swappc and s_call: to an address from a register, saving the return address."""
+        batch = self.batch
+        save = scalar_sink(batch, end.dst[0], U64) if end.dst else None
+        read = reader([scalar_source(batch, end.src[0], U64)]) if end.src else None
+
+        def step() -> int | np.ndarray:
+            targets = np.array(end.mods["target"]) if read is None else read()[0] - np.uint64(batch.code_base)
+            targets = np.broadcast_to(targets, (batch.waves,)).astype(np.int64)
+            if save is not None:
+                save(np.array(batch.code_base + following, np.uint64))
+            live = targets if batch.active is None else targets[batch.active]
+            return int(live[0]) if (live == live[0]).all() else targets
+
+        return step
+
+    def _fault(self, error: AccessError) -> MemoryFault:
+        batch, inst = self.batch, self.batch.at
+        assert inst is not None
+        wave = (
+            error.index[0] if error.index else int(np.argmax(batch.active)) if batch.active is not None else 0
+        )
+        lane = f", lane {error.index[1]}" if len(error.index) > 1 else ""
+        group = tuple(int(i) for i in batch.workgroups[wave // batch.waves_per_group])
+        return MemoryFault(
+            f"kernel {self.kernel.name}: {format_instruction(inst)} at {inst.address:#x} accesses {error.size} bytes at "
+            f"{error.address:#x}, {error.why} (workgroup {group}, wave {wave % batch.waves_per_group}{lane})"
+        )
+
+
+def _condition(batch: Batch, name: str) -> Callable[[], np.ndarray]:
+    """A branch condition by its part of the mnemonic, as bool [waves]."""
+    flag, vcc, lanes = batch.scc, batch.sgpr64[:, VCC // 2], batch.sgpr64[:, EXEC // 2]
+    return {
+        "scc0": lambda: ~flag,
+        "scc1": lambda: flag,
+        "vccz": lambda: vcc == 0,
+        "vccnz": lambda: vcc != 0,
+        "execz": lambda: lanes == 0,
+        "execnz": lambda: lanes != 0,
+    }[name]
+
+
+def wave_priorities(order: WaveOrder, batch: Batch) -> Priorities | None:
+    """The scheduling rule that `order` names; None for lockstep."""
+    slots = np.arange(batch.waves) % batch.waves_per_group
+    if order == "lockstep":
+        return None
+    if order == "serial":
+        return lambda: slots
+    if order == "reverse":
+        return lambda: -slots
+    seed = order[1] if isinstance(order, tuple) and len(order) == 2 and order[0] == "random" else order
+    if isinstance(seed, int):
+        generator = np.random.default_rng(seed)
+        return lambda: generator.random(batch.waves)
+    raise ValueError(f'wave_order: got {order!r}; "lockstep", "serial", "reverse" or a seed is accepted')

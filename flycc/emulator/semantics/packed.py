@@ -1,0 +1,238 @@
+"""Packed instructions: two 16-bit or two 32-bit operations at once, dot products, and mixed-precision fma.
+
+Two 16-bit halves are a last axis of 2, [waves, 64, 2]; two registers are a first axis of 2,
+[2, waves, 64]. op_sel and op_sel_hi, which pick the source of the low and of the high result, become
+views with a stride of 1, -1 or 0 along that axis.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from flycc.emulator.isa.instruction import Instruction, Operand, OperandKind
+from flycc.emulator.semantics.convert import bf16_to_f32
+from flycc.emulator.semantics.floating import fma16, fma32, in_single, maximum, minimum
+from flycc.emulator.semantics.integer import shift_left, shift_right
+from flycc.emulator.semantics.operands import (
+    F16,
+    F32,
+    I16,
+    U16,
+    U32,
+    Op,
+    Source,
+    UnsupportedInstruction,
+    is_vector,
+    plain_source,
+    reader,
+    row,
+    rows,
+    vector_sink,
+    with_sign,
+)
+from flycc.emulator.semantics.vector import clamp_float
+from flycc.emulator.state import Batch
+
+_PICK = {(0, 1): slice(None), (1, 0): slice(None, None, -1), (0, 0): slice(0, 1), (1, 1): slice(1, 2)}
+
+
+def _selection(inst: Instruction, position: int) -> slice:
+    low = inst.mods.get("op_sel", 0) >> position & 1
+    high = inst.mods["op_sel_hi"] >> position & 1
+    return _PICK[low, high]
+
+
+def _signed(inst: Instruction, position: int, source: np.ndarray, shape: tuple[int, ...]) -> Source:
+    """Apply neg_lo and neg_hi; `shape` spreads the two along the packed axis."""
+    flips = [inst.mods.get(name, 0) >> position & 1 for name in ("neg_lo", "neg_hi")]
+    if not any(flips) or source.dtype.kind != "f":
+        return source
+    bits = np.dtype(f"u{source.dtype.itemsize}")
+    sign = (np.array(flips, bits) << bits.type(8 * bits.itemsize - 1)).reshape(shape)
+    return lambda: (source.view(bits) ^ sign).view(source.dtype)
+
+
+def halves(batch: Batch, inst: Instruction, position: int, dtype: np.dtype) -> Source:
+    """A packed 16-bit source, [waves, 64, 2] or broadcastable to it."""
+    operand, pick = inst.src[position], _selection(inst, position)
+    if operand.kind is OperandKind.CONST:
+        value = np.array([operand.value & 0xFFFF, operand.value >> 16 & 0xFFFF], np.uint16)
+    elif is_vector(operand):
+        value = row(batch, operand).view(np.uint16).reshape(batch.waves, -1, 2)
+    else:
+        value = batch.sgpr.view(np.uint16).reshape(batch.waves, -1, 2)[:, operand.index, None]
+    return _signed(inst, position, value[..., pick].view(dtype), (2,))
+
+
+def registers(batch: Batch, inst: Instruction, position: int, dtype: np.dtype) -> Source:
+    """A packed 32-bit source, [2, waves, 64] or broadcastable to it."""
+    operand, pick = inst.src[position], _selection(inst, position)
+    if operand.kind is OperandKind.CONST:
+        value = np.array([operand.value & 0xFFFF_FFFF, operand.value >> 32], np.uint32)[:, None, None]
+    elif is_vector(operand):
+        value = rows(batch, operand, 2)
+    else:
+        value = batch.sgpr[:, operand.index : operand.index + 2].T[..., None]
+    return _signed(inst, position, value[pick].view(dtype), (2, 1, 1))
+
+
+def _bind_halves(function: Callable[..., Any], dtype: np.dtype, count: int, ties: bool = False):  # type: ignore[no-untyped-def]
+    def bind(batch: Batch, inst: Instruction) -> Op:
+        sources: list[Source] = [halves(batch, inst, i, dtype) for i in range(len(inst.src))]
+        target = row(batch, inst.dst[0]).view(dtype).reshape(batch.waves, -1, 2)
+        if ties:
+            sources.append(target)
+        if len(sources) != count:
+            raise UnsupportedInstruction(inst, f"{count} sources are needed, got {len(sources)}")
+        read, finish = reader(sources), _clamp(batch, inst, dtype)
+
+        def op() -> None:
+            value = finish(function(*read()))
+            np.copyto(target, value, where=True if batch.mask is None else batch.mask[..., None])
+
+        return op
+
+    return bind
+
+
+def _bind_registers(function: Callable[..., Any], dtype: np.dtype):  # type: ignore[no-untyped-def]
+    def bind(batch: Batch, inst: Instruction) -> Op:
+        read = reader([registers(batch, inst, i, dtype) for i in range(len(inst.src))])
+        target, finish = rows(batch, inst.dst[0], 2).view(dtype), _clamp(batch, inst, dtype)
+
+        def op() -> None:
+            value = finish(function(*read()))
+            np.copyto(target, value, where=True if batch.mask is None else batch.mask)
+
+        return op
+
+    return bind
+
+
+def _clamp(batch: Batch, inst: Instruction, dtype: np.dtype) -> Callable[[np.ndarray], np.ndarray]:
+    if not inst.mods.get("clamp", 0):
+        return lambda value: value
+    if dtype.kind != "f":
+        raise UnsupportedInstruction(inst, "clamp of packed integers is not emulated")
+    return lambda value: clamp_float(value, batch.mode.dx10_clamp)
+
+
+def _bind_pk_mov(batch: Batch, inst: Instruction) -> Op:
+    """v_pk_mov_b32: the low result from source 0, the high one from source 1, registers picked by op_sel."""
+    picks = [
+        plain_source(batch, _register(inst.src[i], inst.mods.get("op_sel", 0) >> i & 1), U32)
+        for i in range(2)
+    ]
+    read = reader(picks)
+    low, high = (vector_sink(batch, Operand(inst.dst[0].kind, inst.dst[0].index + i), U32) for i in range(2))
+
+    def op() -> None:
+        first, second = (value.copy() for value in read())
+        low(first)
+        high(second)
+
+    return op
+
+
+def _register(operand: Operand, offset: int) -> Operand:
+    """One dword of a register pair or constant."""
+    if operand.kind is OperandKind.CONST:
+        return operand._replace(value=operand.value >> 32 * offset)
+    return operand._replace(index=operand.index + offset, count=1)
+
+
+def _mixed_source(batch: Batch, inst: Instruction, position: int) -> Source:
+    """A v_fma_mix source as float32: float16 where op_sel_hi is set (its half by op_sel); neg_hi means abs."""
+    dtype = F16 if inst.mods["op_sel_hi"] >> position & 1 else F32
+    source = plain_source(batch, inst.src[position], dtype, inst.mods.get("op_sel", 0) >> position & 1)
+    negate = bool(inst.mods.get("neg_lo", 0) >> position & 1)
+    absolute = bool(inst.mods.get("neg_hi", 0) >> position & 1)
+    source = with_sign(source, dtype, negate, absolute)
+    if dtype == F32:
+        return source
+    return lambda: (source if isinstance(source, np.ndarray) else source()).astype(np.float32)
+
+
+def _bind_fma_mix(half: int | None):  # type: ignore[no-untyped-def]
+    def bind(batch: Batch, inst: Instruction) -> Op:
+        read = reader([_mixed_source(batch, inst, i) for i in range(3)])
+        put = vector_sink(batch, inst.dst[0], F32 if half is None else F16, half)
+        finish = _clamp(batch, inst, F32)
+        return lambda: put(finish(fma32(*read())))
+
+    return bind
+
+
+def _dot(batch: Batch, inst: Instruction, expand: Callable[[np.ndarray], np.ndarray], out: np.dtype) -> Op:
+    """Sum of products of packed elements plus an addend, rounded once for floats, modulo 2**32 for integers."""
+    sources = [plain_source(batch, operand, U32) for operand in inst.src[:2]]
+    addend = plain_source(batch, inst.src[2] if len(inst.src) > 2 else inst.dst[0], out)
+    if (
+        inst.mods.get("op_sel")
+        or inst.mods.get("neg_lo")
+        or inst.mods.get("neg_hi")
+        or inst.mods.get("clamp")
+    ):
+        raise UnsupportedInstruction(inst, "modifiers of dot products are not emulated")
+    read, put = reader([*sources, addend]), vector_sink(batch, inst.dst[0], out)
+    wide = np.float64 if out == F32 else np.int64
+
+    def op() -> None:
+        a, b, c = read()
+        products = expand(a).astype(wide) * expand(b).astype(wide)
+        put((products.sum(axis=-1) + c.astype(wide)).astype(out))
+
+    return op
+
+
+def _parts(dtype: np.dtype) -> Callable[[np.ndarray], np.ndarray]:
+    return lambda value: np.ascontiguousarray(value)[..., None].view(dtype)
+
+
+def _bind_dot(expand: Callable[[np.ndarray], np.ndarray], out: np.dtype):  # type: ignore[no-untyped-def]
+    return lambda batch, inst: _dot(batch, inst, expand, out)
+
+
+_I32 = np.dtype(np.int32)
+_BF16_PARTS: Callable[[np.ndarray], np.ndarray] = lambda value: bf16_to_f32(_parts(U16)(value))  # noqa: E731
+
+BINDERS: dict[str, Callable[[Batch, Instruction], Op]] = {
+    "v_pk_fma_f32": _bind_registers(fma32, F32),
+    "v_pk_mul_f32": _bind_registers(np.multiply, F32),
+    "v_pk_add_f32": _bind_registers(np.add, F32),
+    "v_pk_mov_b32": _bind_pk_mov,
+    "v_pk_fma_f16": _bind_halves(fma16, F16, 3),
+    "v_pk_fmac_f16": _bind_halves(fma16, F16, 3, ties=True),
+    "v_pk_add_f16": _bind_halves(in_single(np.add), F16, 2),
+    "v_pk_mul_f16": _bind_halves(in_single(np.multiply), F16, 2),
+    "v_pk_min_f16": _bind_halves(minimum, F16, 2),
+    "v_pk_max_f16": _bind_halves(maximum, F16, 2),
+    "v_pk_mul_lo_u16": _bind_halves(np.multiply, U16, 2),
+    "v_pk_lshlrev_b16": _bind_halves(shift_left, U16, 2),
+    "v_pk_lshrrev_b16": _bind_halves(shift_right, U16, 2),
+    "v_pk_ashrrev_i16": _bind_halves(lambda s, a: shift_right(s.view(U16), a), I16, 2),
+    "v_fma_mix_f32": _bind_fma_mix(None),
+    "v_fma_mixlo_f16": _bind_fma_mix(0),
+    "v_fma_mixhi_f16": _bind_fma_mix(1),
+    "v_dot2_f32_f16": _bind_dot(_parts(F16), F32),
+    "v_dot2_f32_bf16": _bind_dot(_BF16_PARTS, F32),
+    "v_dot2_i32_i16": _bind_dot(_parts(I16), _I32),
+    "v_dot2_u32_u16": _bind_dot(_parts(U16), U32),
+    "v_dot4_i32_i8": _bind_dot(_parts(np.dtype(np.int8)), _I32),
+    "v_dot4_u32_u8": _bind_dot(_parts(np.dtype(np.uint8)), U32),
+    "v_dot2c_f32_f16": _bind_dot(_parts(F16), F32),
+    "v_dot2c_f32_bf16": _bind_dot(_BF16_PARTS, F32),
+    "v_dot4c_i32_i8": _bind_dot(_parts(np.dtype(np.int8)), _I32),
+}
+for _suffix, _type in (("u16", U16), ("i16", I16)):
+    for _name, _function in (
+        ("add", np.add),
+        ("sub", np.subtract),
+        ("min", np.minimum),
+        ("max", np.maximum),
+    ):
+        BINDERS[f"v_pk_{_name}_{_suffix}"] = _bind_halves(_function, _type, 2)
+    BINDERS[f"v_pk_mad_{_suffix}"] = _bind_halves(lambda a, b, c: a * b + c, _type, 3)

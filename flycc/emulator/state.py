@@ -1,0 +1,188 @@
+"""The state of a batch of waves: registers, LDS, scratch, lane masks and outstanding memory operations.
+
+All waves of a batch execute one instruction at a time, so every register is one array over the batch:
+a vector register is uint32 [waves, 64], a scalar register a column uint32 [waves]. Waves of a
+workgroup are neighbours. A batch is built once per kernel and size and reset for every launch, because
+bound instructions (`flycc.emulator.semantics`) hold views of these arrays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from flycc.emulator.errors import EmulatorError
+from flycc.emulator.isa.instruction import Instruction
+from flycc.emulator.memory import Memory
+
+if TYPE_CHECKING:
+    from flycc.emulator.elf import Kernel
+
+LANES = 64
+SGPRS = 128
+VCC, M0, EXEC = 106, 124, 126
+
+#: Rows behind the declared vector registers, for operands that DPP and SDWA rearrange.
+TEMPORARIES = 3
+
+ALL_LANES = np.uint64(0xFFFF_FFFF_FFFF_FFFF)
+
+
+class Queue:
+    """Outstanding operations of one wait counter, oldest first, for every wave of a batch.
+
+    An entry is (waves, land): the waves that still wait for it, bool [waves], or None for every wave
+    of the batch, and the function that makes the data land for a mask of waves (None: all of the
+    entry's). An operation that has taken effect already still counts; its `land` does nothing.
+    """
+
+    def __init__(self) -> None:
+        self._entries: list[tuple[np.ndarray | None, Callable[[np.ndarray | None], None]]] = []
+
+    def clear(self) -> None:
+        self._entries.clear()
+
+    def push(self, waves: np.ndarray | None, land: Callable[[np.ndarray | None], None]) -> None:
+        self._entries.append((waves, land))
+
+    def wait(self, waves: np.ndarray | None, limit: int) -> None:
+        """Let the oldest operations of `waves` (None: all) land until at most `limit` are outstanding."""
+        entries = self._entries
+        if len(entries) <= limit:
+            return
+        if waves is None and all(entry[0] is None for entry in entries):
+            done = len(entries) - limit
+            for _, land in entries[:done]:
+                land(None)
+            del entries[:done]
+            return
+        self._wait_by_wave(waves, limit)
+
+    def _wait_by_wave(self, waves: np.ndarray | None, limit: int) -> None:
+        newer: np.ndarray | int = 0  # operations younger than the entry, per wave
+        due = []
+        for owners, _ in reversed(self._entries):
+            mine = np.array(True) if owners is None else owners
+            ready = mine & (newer >= np.asarray(limit))
+            due.append(ready if waves is None else ready & waves)
+            newer = newer + mine.astype(np.int64)
+        kept = []
+        for (owners, land), ready in zip(self._entries, reversed(due), strict=True):
+            if ready.any():
+                land(np.broadcast_to(ready, ready.shape) if ready.ndim else None)
+            left = ~ready if owners is None else owners & ~ready
+            if left.all() and owners is None:
+                kept.append((None, land))
+            elif left.any():
+                kept.append((left, land))
+        self._entries = kept
+
+
+@dataclass(slots=True)
+class Mode:
+    """The float mode bits: whether denormals are kept, for float32, and for float16 and float64."""
+
+    denormals_f32: bool = True
+    denormals_f16_f64: bool = True
+    dx10_clamp: bool = True
+
+
+@dataclass(slots=True, eq=False)
+class Batch:
+    """Registers and memory of `groups` workgroups of `waves_per_group` waves each.
+
+    `vgpr` is uint32 [registers, waves, 64]: v0 and up, from `accum_offset` on a0 and up, then the
+    temporaries. `sgpr` is uint32 [waves, 128] as encoded (vcc 106, m0 124, exec 126), `scc` bool
+    [waves]. `lds` is uint8, `lds_size` bytes a workgroup; `scratch` uint8, `scratch_size` bytes a lane.
+
+    The waves that execute now are `active` (bool [waves], None for all), the lanes `mask` (bool
+    [waves, 64], None for all).
+    """
+
+    kernel: Kernel
+    groups: int
+    waves_per_group: int
+    registers: int
+    accum_offset: int
+    lds_size: int
+    scratch_size: int
+    memory: Memory = field(default_factory=Memory)
+    mode: Mode = field(default_factory=Mode)
+    code_base: int = 0
+    vgpr: np.ndarray = field(init=False)
+    sgpr: np.ndarray = field(init=False)
+    sgpr64: np.ndarray = field(init=False)
+    scc: np.ndarray = field(init=False)
+    lds: np.ndarray = field(init=False)
+    lds_base: np.ndarray = field(init=False)
+    scratch: np.ndarray = field(init=False)
+    workgroups: np.ndarray = field(init=False)
+    active: np.ndarray | None = None
+    mask: np.ndarray | None = None
+    vmcnt: Queue = field(default_factory=Queue)
+    lgkmcnt: Queue = field(default_factory=Queue)
+    at: Instruction | None = None
+
+    def __post_init__(self) -> None:
+        waves = self.waves
+        self.vgpr = np.zeros((self.registers + TEMPORARIES, waves, LANES), np.uint32)
+        self.sgpr = np.zeros((waves, SGPRS), np.uint32)
+        self.sgpr64 = self.sgpr.view(np.uint64)
+        self.scc = np.zeros(waves, bool)
+        self.lds = np.zeros(self.groups * self.lds_size, np.uint8)
+        group = np.arange(waves) // self.waves_per_group
+        self.lds_base = (group * self.lds_size)[:, None]
+        self.scratch = np.zeros(waves * LANES * self.scratch_size, np.uint8)
+        self.workgroups = np.zeros((self.groups, 3), np.int64)
+
+    @property
+    def waves(self) -> int:
+        return self.groups * self.waves_per_group
+
+    @property
+    def nbytes(self) -> int:
+        return self.vgpr.nbytes + self.lds.nbytes + self.scratch.nbytes
+
+    def reset(self, memory: Memory, workgroups: np.ndarray) -> None:
+        """Make ready for a launch: everything zero, all lanes on, `workgroups` int64 [groups, 3] ids."""
+        for array in (self.vgpr, self.sgpr, self.scc, self.lds, self.scratch):
+            array.fill(0)
+        self.memory = memory
+        self.workgroups = workgroups
+        self.vmcnt.clear()
+        self.lgkmcnt.clear()
+        self.sgpr64[:, EXEC // 2] = ALL_LANES
+        self.activate(None)
+
+    def activate(self, waves: np.ndarray | None) -> None:
+        """Execute only `waves` (bool [waves], None for all) from now on."""
+        self.active = waves
+        self.exec_changed()
+
+    def exec_changed(self) -> None:
+        """Derive the lane mask; to be called after every write of EXEC."""
+        lanes = self.sgpr64[:, EXEC // 2]
+        if self.active is None:
+            self.mask = None if (lanes == ALL_LANES).all() else self.lanes_of(EXEC)
+        else:
+            self.mask = self.lanes_of(EXEC) & self.active[:, None]
+
+    def lanes_of(self, register: int) -> np.ndarray:
+        """The lane mask that a pair of scalar registers holds, as bool [waves, 64]."""
+        as_bytes = self.sgpr.view(np.uint8)[:, 4 * register : 4 * register + 8]
+        return np.unpackbits(as_bytes, axis=1, bitorder="little").view(bool)
+
+    def row(self, index: int, accumulator: bool = False) -> np.ndarray:
+        """A vector register, uint32 [waves, 64]: the view instructions keep."""
+        at = self.accum_offset + index if accumulator else index
+        if at >= len(self.vgpr):
+            name = f"{'a' if accumulator else 'v'}{index}"
+            raise EmulatorError(f"{name} is beyond the {self.registers} vector registers the kernel declares")
+        return self.vgpr[at]
+
+    def temporary(self, index: int) -> int:
+        """The vector register index of a temporary row."""
+        return self.registers + index
