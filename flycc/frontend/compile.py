@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from torch.fx import GraphModule
-from torch_mlir.ir import Context, MLIRError
+from torch_mlir.ir import Context
 
 from flycc import dialects
 from flycc.contracts import FlyccError, Reason
@@ -30,12 +30,11 @@ def compile_graph(
     try:
         module = import_graph(gm, dialects.load(Context()))
         run_pipeline(module)
-        compiled, matches, refused = rebuild_graph(gm, module, serve)
-        result = report_graph(gm, matches, pass_refusals(module) | refused)
+        rebuilt, matches, refused = rebuild_graph(gm, module, serve)
+        return rebuilt, report_graph(gm, matches, pass_refusals(module) | refused)
     except FlyccError as error:
-        compiled, result = gm, report_failure(gm, error.reason)
-    except MLIRError as error:
-        # A fault of a pass; its text can hold the whole module.
-        reason = Reason("match.failed", f"a pass left invalid IR: {' '.join(str(error).split())[:300]}")
-        compiled, result = gm, report_failure(gm, reason)
-    return compiled, result
+        return gm, report_failure(gm, error.reason)
+    # A fault of ours must not become the model's. MLIR's error text can hold the whole module.
+    except Exception as error:
+        text = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+        return gm, report_failure(gm, Reason("compile.internal", f"a fault in flycc: {text}"))

@@ -54,6 +54,7 @@ class Recorder:
 
     def _compile(self, gm: GraphModule, example_inputs: list[Any]) -> Callable[..., Any]:
         rebuilt, report = compile_graph(gm, example_inputs)
+        assert report.failure is None
         self.graphs.append(gm)
         self.rebuilt.append(rebuilt)
         self.reports.append(report)

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from frontend_graphs import entry_ops, import_fresh, ints, is_result_of_tuple, record
+from frontend_graphs import Recorder, entry_ops, import_fresh, ints, is_result_of_tuple, record
 from torch import Tensor
 from torch.fx import GraphModule
+from torch.nn.attention.flex_attention import flex_attention
 from torch_mlir.ir import Module
 
 from flycc.frontend import compile_graph
@@ -53,7 +54,13 @@ def custom(x: Tensor) -> Tensor:
     return first + second
 
 
-offsets = torch.tensor([4, 8], dtype=torch.int32)
+def grouped(a: Tensor, b: Tensor) -> Tensor:
+    return F.grouped_mm(a, b, offs=torch.tensor([4, 8], dtype=torch.int32))
+
+
+def flex(q: Tensor) -> Tensor:
+    return flex_attention(q, q, q)
+
 
 #: name: (function, inputs, text that must be in the imported module)
 CASES: dict[str, tuple[Callable[..., Any], tuple[Any, ...], str]] = {
@@ -112,7 +119,7 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Any, ...], str]] = {
     "softmax": (lambda x: F.softmax(x, -1), (ints(4, 8),), "torch.aten._softmax"),
     "topk": (lambda x: torch.topk(x, 3), (ints(4, 8),), "torch.aten.topk"),
     "sort-stable": (lambda x: torch.sort(x, stable=True), (ints(4, 8),), "torch.aten.sort"),
-    "grouped-mm": (F.grouped_mm, (ints(8, 16), ints(2, 16, 16)), "_grouped_mm"),
+    "grouped-mm": (grouped, (ints(8, 16), ints(2, 16, 16)), "_grouped_mm"),
     "fp8": (lambda x: x.to(torch.float8_e4m3fn).view(torch.uint8), (ints(4, 8),), "f8E4M3FN"),
     "e8m0": (lambda x: x.view(torch.float8_e8m0fnu), (torch.ones(4, dtype=torch.uint8),), "f8E8M0FNU"),
     "fp4": (lambda x: x.view(torch.float4_e2m1fn_x2), (torch.ones(4, dtype=torch.uint8),), "f4E2M1FN"),
@@ -129,6 +136,7 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Any, ...], str]] = {
     "cond": (branch, (ints(4),), '"torch.higher_order.cond"'),
     "while-loop": (loop, (ints(4),), '"torch.higher_order.while_loop"'),
     "custom-op": (custom, (ints(4, 2),), '"torch.flycc_test.halves'),
+    "flex-attention": (flex, (torch.randn(1, 2, 128, 16),), '"torch.higher_order.flex_attention"'),
     "none-output": (lambda x: (x + 1, None, 3), (ints(4),), "return"),
     "no-op": (lambda x: x, (ints(4),), "return"),
     "where-scalar": (
@@ -154,16 +162,70 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Any, ...], str]] = {
 @pytest.mark.parametrize("name", CASES)
 def test_ops_import_with_provenance(name: str) -> None:
     function, inputs, expected = CASES[name]
-    if name == "grouped-mm":
-        function = lambda a, b: F.grouped_mm(a, b, offs=offsets)  # noqa: E731
     recorder = record(function, *inputs)
-    for gm, report in zip(recorder.graphs, recorder.reports, strict=True):
-        assert report.failure is None
-        before = snapshot(gm)
-        module = import_fresh(gm)
-        assert snapshot(gm) == before
-        check_provenance(gm, module)
+    check_imports(recorder)
     assert any(expected in str(import_fresh(gm)) for gm in recorder.graphs)
+
+
+def cross_entropy(table: Tensor, w: Tensor) -> Tensor:
+    logits = F.embedding(torch.tensor([1, 2, 3]), table) @ w
+    return F.cross_entropy(logits, torch.tensor([0, 1, 2]))
+
+
+#: Forward and backward graphs with ops of their own: None results, scatter, saved masks, RNG.
+TRAINING_CASES: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...]]] = {
+    "conv": (F.conv2d, (ints(1, 3, 8, 8), ints(4, 3, 3, 3))),
+    "cross-entropy": (cross_entropy, (ints(5, 8), ints(8, 6))),
+    "layer-norm": (lambda x, w, b: F.layer_norm(x, (8,), w, b), (ints(4, 8), ints(8), ints(8))),
+    "dropout": (lambda x: F.dropout(x, 0.5), (ints(4, 8),)),
+    "sdpa-dropout": (lambda q: F.scaled_dot_product_attention(q, q, q, dropout_p=0.5), (ints(1, 2, 4, 8),)),
+    "index": (lambda x: x[torch.tensor([0, 0, 1])], (ints(4, 8),)),
+    "topk": (lambda x: x.topk(2)[0], (ints(4, 8),)),
+    "max-pool": (lambda x: F.max_pool2d(x, 2), (ints(1, 1, 4, 4),)),
+    "grouped-mm": (grouped, (ints(8, 16), ints(2, 16, 16))),
+    "cond": (branch, (ints(4),)),
+}
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("name", TRAINING_CASES)
+def test_training_graphs_import_with_provenance(name: str, dynamic: bool) -> None:
+    function, inputs = TRAINING_CASES[name]
+    parameters = [x.clone().requires_grad_() for x in inputs]
+    recorder = record(function, *parameters, dynamic=dynamic, grad=True)
+    assert len(recorder.graphs) == 2
+    check_imports(recorder)
+
+
+def zeros_of_computed_length(x: Tensor) -> Tensor:
+    length = x.sum().int().item()
+    torch._check(length >= 0)
+    return torch.zeros(length) + x[0]
+
+
+def asserted(x: Tensor) -> Tensor:
+    torch._assert_async((x > -5).all(), "too small")
+    return x * 2
+
+
+#: Sizes and scalars that only the run knows, and arithmetic on symbols.
+SYMBOLIC_CASES: dict[str, Callable[[Tensor], Any]] = {
+    "computed-size": zeros_of_computed_length,
+    "nonzero": lambda x: x.nonzero() * 2,
+    "item": lambda x: x * x.sum().item(),
+    "assert": asserted,
+    "arithmetic": lambda x: x * (x.shape[0] * 2.5) + (x.shape[0] > 3) + x.numel() ** 0.5,
+    "max": lambda x: x[: max(x.shape[0] - 2, 1)],
+    "rand": lambda x: torch.randn(x.shape[0]),
+}
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("name", SYMBOLIC_CASES)
+def test_symbolic_values_import_with_provenance(name: str, dynamic: bool) -> None:
+    with torch._dynamo.config.patch(capture_scalar_outputs=True, capture_dynamic_output_shape_ops=True):
+        recorder = record(SYMBOLIC_CASES[name], torch.ones(4), dynamic=dynamic)
+    check_imports(recorder)
 
 
 @pytest.mark.parametrize("grad", [False, True])
@@ -214,6 +276,14 @@ def test_what_cannot_be_imported_names_the_node_and_runs_as_it_is() -> None:
     assert compiled is gm
     assert report.failure is not None
     assert report.failure.code == "import.failed"
+
+
+def check_imports(recorder: Recorder) -> None:
+    for gm in recorder.graphs:
+        before = snapshot(gm)
+        module = import_fresh(gm)
+        assert snapshot(gm) == before, "the importer edited the graph"
+        check_provenance(gm, module)
 
 
 def snapshot(gm: GraphModule) -> list[tuple[Any, ...]]:

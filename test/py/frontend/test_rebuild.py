@@ -211,6 +211,19 @@ def test_a_module_that_does_not_describe_the_graph_is_refused(
     assert caught.value.reason.code == code
 
 
+def test_a_fault_of_flycc_leaves_the_graph_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(module: object) -> None:
+        raise KeyError("no such thing")
+
+    monkeypatch.setattr("flycc.frontend.compile.run_pipeline", fail)
+    gm = traced(torch.mm, ints(4, 8), ints(8, 3))
+    compiled, report = compile_graph(gm, [])
+    assert compiled is gm
+    assert report.failure is not None
+    assert report.failure.code == "compile.internal"
+    assert [candidate.reason for candidate in report.nodes] == [report.failure]
+
+
 def test_near_misses_keep_the_reason_of_the_pass() -> None:
     recorder = record(lambda x, w: x @ w, ints(4, 8, dtype=torch.float32), ints(8, 3, dtype=torch.float32))
     [candidate] = recorder.reports[0].nodes
