@@ -1,22 +1,21 @@
 """Code objects: the ELF files that hold gfx950 kernels.
 
-Layouts follow the ELF specification and LLVM's "User Guide for AMDGPU Backend" (code object V4 and later: ELF header,
-note records, kernel descriptor, initial kernel execution state).
+Layouts follow the ELF specification and LLVM's "User Guide for AMDGPU Backend" (code object V4 and later: ELF
+header, note records, kernel descriptor, initial kernel execution state).
 """
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from flycc.emulator.errors import BadCodeObject
+from flycc.emulator.reader import MessagePack, Reader
 
 LDS_BYTES = 160 * 1024  # per compute unit
 _MAX_IMAGE = 256 << 20  # far above any kernel; keeps a hostile file from asking for the machine's memory
 _MAX_SEGMENTS, _MAX_SECTIONS, _MAX_SYMBOLS = 64, 1024, 1 << 16
-_MAX_METADATA_DEPTH = 32
 
 _AMDGPU, _OSABI_HSA, _SHARED_OBJECT = 224, 64, 3
 _GFX950 = 0x4F
@@ -108,38 +107,6 @@ class Kernel:
         return rounding | denormals << 4 | switches
 
 
-class _Reader:
-    """Bounds-checked little-endian reads, so that a broken file is one kind of error."""
-
-    def __init__(self, data: bytes | memoryview, what: str) -> None:
-        self.data = data
-        self.what = what
-
-    def bytes(self, at: int, size: int) -> bytes:
-        if at < 0 or size < 0 or at + size > len(self.data):
-            raise BadCodeObject(
-                f"{self.what} is truncated or corrupt: {size} bytes at {at:#x}, has {len(self.data)}"
-            )
-        return bytes(self.data[at : at + size])
-
-    def unpack(self, layout: str, at: int) -> tuple[int, ...]:
-        return struct.unpack("<" + layout, self.bytes(at, struct.calcsize("<" + layout)))
-
-    def text(self, at: int) -> str:
-        """The zero-terminated string at `at`."""
-        end = bytes(self.data).find(b"\0", at) if at < len(self.data) else -1
-        if end < 0:
-            raise BadCodeObject(f"{self.what} has no string at {at:#x}")
-        return _utf8(bytes(self.data[at:end]), self.what)
-
-
-def _utf8(raw: bytes, what: str) -> str:
-    try:
-        return raw.decode()
-    except UnicodeDecodeError:
-        raise BadCodeObject(f"{what} holds a string that is not UTF-8") from None
-
-
 @dataclass(frozen=True, slots=True)
 class CodeObject:
     """A parsed code object: what `parse` makes of an ELF file."""
@@ -151,7 +118,7 @@ class CodeObject:
     @staticmethod
     def parse(data: bytes) -> CodeObject:
         """Parse a gfx950 ELF file. Raises BadCodeObject for anything else, however broken."""
-        reader = _Reader(memoryview(data), "the ELF file")
+        reader = Reader(memoryview(data), "the ELF file")
         headers = _check_header(reader)
         segments, metadata = _load(reader, headers)
         symbols = _symbols(reader, headers)
@@ -165,7 +132,7 @@ class CodeObject:
         """`size` bytes of the image at a virtual address, all in one segment."""
         for segment in self.segments:
             at = address - segment.address
-            if 0 <= at and at + size <= len(segment.data):
+            if at >= 0 and at + size <= len(segment.data):
                 return segment.data[at : at + size]
         raise BadCodeObject(f"{size} bytes at address {address:#x} are not in a loaded segment")
 
@@ -179,7 +146,7 @@ class _Headers(NamedTuple):
     section: tuple[int, int, int]
 
 
-def _check_header(reader: _Reader) -> _Headers:
+def _check_header(reader: Reader) -> _Headers:
     ident = reader.bytes(0, 16)
     if ident[:4] != b"\x7fELF":
         raise BadCodeObject(f"not an ELF file: it starts with {ident[:4].hex(' ')}")
@@ -202,7 +169,7 @@ def _check_header(reader: _Reader) -> _Headers:
     return _Headers((phoff, phentsize, phnum), (shoff, shentsize, shnum))
 
 
-def _load(reader: _Reader, headers: _Headers) -> tuple[tuple[Segment, ...], Any]:
+def _load(reader: Reader, headers: _Headers) -> tuple[tuple[Segment, ...], Any]:
     """The loaded segments and the metadata (None without a note)."""
     segments, metadata = [], None
     total = 0
@@ -220,12 +187,12 @@ def _load(reader: _Reader, headers: _Headers) -> tuple[tuple[Segment, ...], Any]
         elif kind == _PT_NOTE:
             for name, note, body in _notes(reader.bytes(start, file_size)):
                 if name == b"AMDGPU\0" and note == _NT_AMDGPU_METADATA:
-                    metadata = _MsgPack(body).document()
+                    metadata = MessagePack(body).document()
     return tuple(segments), metadata
 
 
 def _notes(data: bytes) -> Iterator[tuple[bytes, int, bytes]]:
-    reader = _Reader(data, "the note segment")
+    reader = Reader(data, "the note segment")
     at = 0
     while at < len(data):
         name_size, body_size, kind = reader.unpack("III", at)
@@ -234,7 +201,7 @@ def _notes(data: bytes) -> Iterator[tuple[bytes, int, bytes]]:
         at = body_at + (body_size + 3) // 4 * 4
 
 
-def _symbols(reader: _Reader, headers: _Headers) -> dict[str, Symbol]:
+def _symbols(reader: Reader, headers: _Headers) -> dict[str, Symbol]:
     symbols: dict[str, Symbol] = {}
     offset, entry, count = headers.section
     sections = [reader.unpack("IIQQQQIIQQ", offset + index * entry) for index in range(count)]
@@ -245,10 +212,10 @@ def _symbols(reader: _Reader, headers: _Headers) -> dict[str, Symbol]:
             raise BadCodeObject(
                 f"a symbol table has entries of {entry_size} bytes and strings in section {link}"
             )
-        table = _Reader(reader.bytes(at, size), "the symbol table")
+        table = Reader(reader.bytes(at, size), "the symbol table")
         if len(symbols) + size // 24 > _MAX_SYMBOLS:
             raise BadCodeObject(f"more than {_MAX_SYMBOLS} symbols are absurd for a code object")
-        names = _Reader(reader.bytes(sections[link][4], sections[link][5]), "the string table")
+        names = Reader(reader.bytes(sections[link][4], sections[link][5]), "the string table")
         for index in range(size // 24):
             name, _, _, section, value, length = table.unpack("IBBHQQ", index * 24)
             if name and section:
@@ -256,73 +223,9 @@ def _symbols(reader: _Reader, headers: _Headers) -> dict[str, Symbol]:
     return symbols
 
 
-class _MsgPack:
-    """A reader for the subset of MessagePack that code object metadata uses, of bounded depth and size."""
-
-    _FIXED = {  # noqa: RUF012
-        0xCA: "f", 0xCB: "d", 0xCC: "B", 0xCD: "H", 0xCE: "I", 0xCF: "Q", 0xD0: "b", 0xD1: "h", 0xD2: "i", 0xD3: "q",
-    }  # fmt: skip
-    _CONSTANTS = {0xC0: None, 0xC2: False, 0xC3: True}  # noqa: RUF012
-    _SIZED = {  # noqa: RUF012
-        0xC4: ("bin", "B"), 0xC5: ("bin", "H"), 0xC6: ("bin", "I"), 0xD9: ("str", "B"), 0xDA: ("str", "H"),
-        0xDB: ("str", "I"), 0xDC: ("array", "H"), 0xDD: ("array", "I"), 0xDE: ("map", "H"), 0xDF: ("map", "I"),
-    }  # fmt: skip
-
-    def __init__(self, data: bytes) -> None:
-        self._reader = _Reader(data, "the metadata note")
-        self._at = 0
-
-    def document(self) -> Any:
-        """The one value that the note holds."""
-        return self._value(0)
-
-    def _take(self, layout: str) -> Any:
-        """One value; MessagePack is big-endian."""
-        size = struct.calcsize(">" + layout)
-        (value,) = struct.unpack(">" + layout, self._reader.bytes(self._at, size))
-        self._at += size
-        return value
-
-    def _value(self, depth: int) -> Any:
-        if depth > _MAX_METADATA_DEPTH:
-            raise BadCodeObject("the metadata note is nested too deeply")
-        tag = self._take("B")
-        if tag < 0x80 or tag >= 0xE0:
-            return tag - (tag >> 7 << 8)
-        if tag in self._CONSTANTS:
-            return self._CONSTANTS[tag]
-        if tag in self._FIXED:
-            return self._take(self._FIXED[tag])
-        if tag < 0x90:
-            kind, size = "map", tag & 15
-        elif tag < 0xA0:
-            kind, size = "array", tag & 15
-        elif tag < 0xC0:
-            kind, size = "str", tag & 31
-        elif tag in self._SIZED:
-            kind, layout = self._SIZED[tag]
-            size = self._take(layout)
-        else:
-            raise BadCodeObject(f"the metadata note has a value of unknown type {tag:#x}")
-        # A value takes at least one byte, so a count beyond what is left fails in the loop, not in memory.
-        if kind == "array":
-            return [self._value(depth + 1) for _ in range(size)]
-        if kind == "map":
-            return dict(self._pair(depth + 1) for _ in range(size))
-        raw = self._reader.bytes(self._at, size)
-        self._at += size
-        return raw if kind == "bin" else _utf8(raw, "the metadata note")
-
-    def _pair(self, depth: int) -> tuple[str, Any]:
-        key = self._value(depth)
-        if not isinstance(key, str):
-            raise BadCodeObject("the metadata note has a key that is not a string")
-        return key, self._value(depth)
-
-
 def _field(record: Any, key: str, kind: type, default: Any) -> Any:
     value = record.get(key, default) if isinstance(record, dict) else None
-    if not isinstance(value, kind) or (kind is int and not 0 <= value < 1 << 32):
+    if not isinstance(value, kind) or (isinstance(value, int) and not 0 <= value < 1 << 32):
         raise BadCodeObject(f"the metadata note has no usable {key}: {value!r:.40}")
     return value
 
@@ -365,7 +268,7 @@ def _user_sgprs(properties: int, preload: int, count: int) -> tuple[UserSgpr, ..
 
 def _kernel(code: CodeObject, name: str, metadata: dict[str, Any]) -> Kernel:
     at = code.symbols[name + ".kd"].address
-    descriptor = _Reader(code.read(at, 64), f"the descriptor of kernel {name}")
+    descriptor = Reader(code.read(at, 64), f"the descriptor of kernel {name}")
     lds, scratch, kernarg_size = descriptor.unpack("III", 0)
     (entry_offset,) = descriptor.unpack("q", 16)
     rsrc3, rsrc1, rsrc2, properties, preload = descriptor.unpack("IIIHH", 44)

@@ -18,6 +18,16 @@ _SPECIAL = frozenset((*range(235, 240), *range(251, 255)))
 _VCC = Operand(OperandKind.SGPR, 106, 2)
 _ABSENT = Operand(OperandKind.OFF, 0, 0)
 _TWO_OFFSETS = re.compile(r"(read|write|wrxchg)2")
+# Beside quad_perm (below 0x100): row shifts and rotates, row_newbcast, wave shifts, mirrors, broadcasts.
+_DPP_CONTROLS = frozenset(
+    (
+        *range(0x101, 0x110),
+        *range(0x111, 0x120),
+        *range(0x121, 0x130),
+        *range(0x150, 0x160),
+        *(0x130, 0x134, 0x138, 0x13C, 0x140, 0x141, 0x142, 0x143),
+    )
+)
 _BRANCHES = frozenset(
     opcode.name
     for opcode in OPCODES.values()
@@ -36,7 +46,7 @@ def _vector(index: int, count: int, file: OperandKind = OperandKind.VGPR) -> Ope
 
 
 def _scalar(index: int, count: int) -> Operand:
-    """An SGPR tuple, aligned, that stays inside one of: general registers, trap temporaries (108..123), rest."""
+    """An SGPR tuple, aligned, inside one of: general registers, trap temporaries (108..123), the rest."""
     last = index + count - 1
     if index % min(count, 4) or (count > 1 and any(index < edge <= last for edge in (102, 108, 124))):
         raise _Invalid(f"s[{index}:{last}] is misaligned or leaves its group of registers")
@@ -71,8 +81,8 @@ def _source(code: int, kind: OperandType, field: OperandField, word: int) -> Ope
     if code in _SPECIAL:
         return Operand(OperandKind.SPECIAL, code, kind.count)
     if code == _LITERAL:
-        return Operand(OperandKind.CONST, code, kind.count, literal_constant(word >> 32, kind.element))
-    value = inline_constant(code, kind.element)
+        return Operand(OperandKind.CONST, code, kind.count, literal_constant(word >> 32, kind))
+    value = inline_constant(code, kind)
     if value is None:
         raise _Invalid(f"source {code} is reserved")
     return Operand(OperandKind.CONST, code, kind.count, value)
@@ -87,6 +97,18 @@ def _matrix_count(kind: OperandType, word: int) -> int:
     if selector > 4:
         raise _Invalid(f"matrix format {selector} is reserved")
     return (8, 8, 6, 6, 4)[selector]
+
+
+def _matrix(code: int, kind: OperandType, field: OperandField, word: int) -> Operand:
+    if code < 256:
+        raise _Invalid(f"matrix source {code} is not a vector register")
+    return _source(code, kind, field, word)
+
+
+def _accumulator(code: int, kind: OperandType, field: OperandField, word: int) -> Operand:
+    if code < 256 and inline_constant(code, kind) is None:
+        raise _Invalid(f"accumulator source {code} is neither a vector register nor an inline constant")
+    return _source(code, kind, field, word)
 
 
 def _sdwa(code: int, kind: OperandType, field: OperandField, word: int) -> Operand:
@@ -132,6 +154,8 @@ def _mubuf_vaddr(code: int, kind: OperandType, field: OperandField, word: int) -
 _READERS: dict[str, Callable[[int, OperandType, OperandField, int], Operand]] = {
     "vgpr": _vgpr,
     "source": _source,
+    "matrix": _matrix,
+    "accumulator": _accumulator,
     "sgpr": lambda code, kind, field, word: _scalar(code, kind.count),
     "pair": lambda code, kind, field, word: _scalar(code * 2, kind.count),
     "quad": lambda code, kind, field, word: _scalar(code * 4, kind.count),
@@ -155,8 +179,8 @@ def _slots(layout: str, is_dst: bool, types: tuple[OperandType | None, ...]) -> 
     encoding = ENCODINGS[layout]
     names = encoding.dst if is_dst else encoding.src
     return tuple(
-        (encoding.fields[kind.field or name], kind)
-        for name, kind in zip(names, types, strict=False)
+        (encoding.fields[kind.field or names[index]], kind)
+        for index, kind in enumerate(types)
         if kind is not None
     )
 
@@ -177,6 +201,10 @@ def _layout(opcode: Opcode) -> str:
             return "BITOP3"
         if len(opcode.dst) == 2 and opcode.dst[1] is not None and opcode.dst[1].element == "mask":
             return "VOP3B"
+        if opcode.name.endswith("_swap_b32"):
+            return "SWAP"
+    if "_fma_mix" in opcode.name:
+        return "FMA_MIX"
     return opcode.encoding
 
 
@@ -202,7 +230,7 @@ def _identify(first: int, word: int) -> tuple[Opcode, str, str]:
     if name in ("VOP1", "VOP2", "VOPC"):
         for extra, flag, code in (("SDWA", "nosdwa", _SDWA), ("DPP", "nodpp", _DPP)):
             if first & 0x1FF == code:
-                layout = f"{extra} {name}"
+                layout = f"{extra}_{name}"
                 if layout not in ENCODINGS or opcode.flags & {"e32", flag}:
                     raise _Invalid(f"{opcode.name} has no {extra} form")
                 return opcode, layout, extra
@@ -213,7 +241,12 @@ def _identify_scaled(word: int) -> tuple[Opcode, str, str]:
     encoding = ENCODINGS["MAI_SCALED"]
     opcode = OPCODES.get(("MAI", word >> encoding.number_low & encoding.number_mask))
     matrix = word >> 64 + 23 & 0x1FF
-    if matrix != 0b110100111 or opcode is None or not opcode.name.endswith("f8f6f4"):
+    if (
+        matrix != 0b110100111
+        or word >> 64 + 11 & 15 != 1
+        or opcode is None
+        or not opcode.name.endswith("f8f6f4")
+    ):
         raise _Invalid("the scales of a matrix instruction are not followed by one that takes them")
     return _scaled(opcode), "MAI_SCALED", "MAI_SCALED"
 
@@ -246,7 +279,7 @@ def decode(data: bytes | memoryview, address: int = 0) -> Instruction:
 
 
 def _decode(word: int, address: int) -> Instruction:
-    opcode, layout, encoding_name = _identify(word & 0xFFFFFFFF, word)
+    opcode, layout, name = _identify(word & 0xFFFFFFFF, word)
     encoding = ENCODINGS[layout]
     if encoding.size < 16:
         word &= (1 << 64) - 1
@@ -255,43 +288,106 @@ def _decode(word: int, address: int) -> Instruction:
     mods = {}
     for modifier in encoding.modifiers:
         value = modifier.read(word)
+        if modifier.name in ("neg", "abs"):
+            value &= _float_sources(opcode, name)
         if value or modifier.always:
             mods[modifier.name] = value
+    if name in _ADJUST:
+        _ADJUST[name](opcode, word, mods)
+    if ("atomic" in opcode.flags and not mods.keys() & {"sc0", "glc"}) or "lds" in mods:
+        dst = []
     size = encoding.size
     if any(operand.kind is OperandKind.CONST and operand.index == _LITERAL for operand in src):
         if size != 4:
-            raise _Invalid(f"{encoding_name} takes no literal")
+            raise _Invalid(f"{name} takes no literal")
         size = 8
-    size += _adjust(opcode, encoding_name, word, address, dst, mods)
-    return Instruction(address, size, opcode.name, encoding_name, tuple(dst), tuple(src), mods)
+    if name in ("SOPP", "SOPK"):
+        size += _control(opcode, word, address, mods)
+    return Instruction(address, size, opcode.name, name, tuple(dst), tuple(src), mods)
 
 
-def _adjust(
-    opcode: Opcode, encoding: str, word: int, address: int, dst: list[Operand], mods: dict[str, int]
-) -> int:
-    """What single opcodes do differently, in place. Returns the size of an extra literal in bytes."""
-    if encoding in ("SOPP", "SOPK"):
-        if opcode.name in _BRANCHES:
-            distance = mods.pop("simm16")
-            mods["target"] = address + 4 + 4 * (distance - (distance >> 15 << 16))
-        elif opcode.name == "s_setreg_imm32_b32":
-            mods["imm"] = word >> 32
-            return 4
-    elif encoding == "DS":
-        if _TWO_OFFSETS.search(opcode.name):
-            offset = mods.pop("offset", 0)
-            mods.update(
-                {key: value for key, value in (("offset0", offset & 255), ("offset1", offset >> 8)) if value}
-            )
-    elif "lds" in mods and encoding == "MUBUF":
-        if "lds" not in opcode.flags:
-            raise _Invalid(f"{opcode.name} cannot load to LDS")
-        dst.clear()
-    elif "atomic" in opcode.flags and not (mods.keys() & {"sc0", "glc"}):
-        dst.clear()
-    elif encoding == "SDWA" and opcode.encoding == "VOP1":
-        mods.pop("src1_sel")
+def _control(opcode: Opcode, word: int, address: int, mods: dict[str, int]) -> int:
+    """SOPP and SOPK: branch targets and the one extra literal, whose size in bytes is returned."""
+    if opcode.name in _BRANCHES:
+        distance = mods.pop("simm16")
+        mods["target"] = address + 4 + 4 * (distance - (distance >> 15 << 16))
+    elif opcode.name == "s_setreg_imm32_b32":
+        mods["imm"] = word >> 32
+        return 4
     return 0
+
+
+def _smem(opcode: Opcode, word: int, mods: dict[str, int]) -> None:
+    if not word >> 17 & 1:
+        mods.pop("offset", None)
+    elif word >> 14 & 1:
+        mods.setdefault("offset", 0)
+
+
+def _vop3(opcode: Opcode, word: int, mods: dict[str, int]) -> None:
+    if not opcode.flags & {"opsel", "opsel4"} and "bitop3" not in mods:
+        mods.pop("op_sel", None)
+
+
+def _mai(opcode: Opcode, word: int, mods: dict[str, int]) -> None:
+    if "accvgpr" in opcode.name:
+        mods.clear()
+
+
+def _sdwa_form(opcode: Opcode, word: int, mods: dict[str, int]) -> None:
+    if "nodstsel" in opcode.flags:
+        del mods["dst_sel"], mods["dst_unused"]
+    if mods.get("dst_unused") == 3 or any(mods.get(key) == 7 for key in ("dst_sel", "src0_sel", "src1_sel")):
+        raise _Invalid("a reserved SDWA select")
+
+
+def _dpp_form(opcode: Opcode, word: int, mods: dict[str, int]) -> None:
+    control = mods["dpp_ctrl"]
+    if control >= 0x100 and control not in _DPP_CONTROLS:
+        raise _Invalid(f"DPP control {control:#x} is reserved")
+    double = any(kind and kind.count == 2 and kind.element != "mask" for kind in opcode.dst + opcode.src)
+    if double and control >> 4 != 0x15:
+        raise _Invalid("DPP of a 64-bit operation is only row_newbcast")
+
+
+def _ds(opcode: Opcode, word: int, mods: dict[str, int]) -> None:
+    if "gws" not in opcode.name:
+        mods.pop("gds", None)
+    if _TWO_OFFSETS.search(opcode.name):
+        offset = mods.pop("offset", 0)
+        halves = {"offset0": offset & 255, "offset1": offset >> 8}
+        mods.update({name: value for name, value in halves.items() if value})
+
+
+def _mubuf(opcode: Opcode, word: int, mods: dict[str, int]) -> None:
+    if "lds" in mods and "lds" not in opcode.flags:
+        raise _Invalid(f"{opcode.name} cannot load to LDS")
+    if "cache" in opcode.flags:
+        for name in ("offset", "nt"):
+            mods.pop(name, None)
+
+
+# What the formats' modifiers mean for single opcodes: changes them in place, or raises _Invalid.
+_ADJUST: dict[str, Callable[[Opcode, int, dict[str, int]], None]] = {
+    "SMEM": _smem,
+    "VOP3": _vop3,
+    "MAI": _mai,
+    "SDWA": _sdwa_form,
+    "DPP": _dpp_form,
+    "DS": _ds,
+    "MUBUF": _mubuf,
+}
+
+
+@cache
+def _float_sources(opcode: Opcode, encoding: str) -> int:
+    """Bit i is set if source i is of a type that `neg` and `abs` apply to (with SDWA not to a packed one)."""
+    floats = ("f16", "f32", "f64", "bf16")
+    return sum(
+        1 << index
+        for index, kind in enumerate(opcode.src)
+        if kind and kind.element in floats and (kind.repeat == 1 or encoding != "SDWA")
+    )
 
 
 def decode_range(data: bytes | memoryview, address: int, end: int | None = None) -> Iterator[Instruction]:

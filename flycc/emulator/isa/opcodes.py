@@ -4,8 +4,10 @@ A table row is
 
     number name  destination types = source types ; flags
 
-A type is `[field:|file:]element[xN]` (see operands.py); a `-` skips one of the encoding's fields. Flags: `e32`
-(has neither a VOP3, nor an SDWA, nor a DPP form), `nosdwa`, `nodpp`, and those explained at the memory table.
+A type is `[field:][file:]element[xN]` (see operands.py); a `-` skips one of the encoding's fields. Flags:
+`e32` (has neither a VOP3, nor an SDWA, nor a DPP form), `nosdwa`, `nodpp`, `nodstsel` (SDWA selects only the
+source), `opsel` (VOP3 has half selects for sources and destination), `opsel4` (it has them as four plain
+bits), and those explained at the memory table.
 """
 
 from __future__ import annotations

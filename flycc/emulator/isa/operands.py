@@ -14,7 +14,7 @@ _DWORD = (1 << 32) - 1
 
 @dataclass(frozen=True, slots=True)
 class OperandType:
-    """`count` dwords that hold elements of type `element` (`f32`, `bf16`, `b64`, `fp6`, ...).
+    """`repeat` elements of type `element` (`f32`, `bf16`, `b64`, `fp6`, ...) in `count` dwords.
 
     `field` overrides the encoding's field by position; `file` (`s`, `a` or `v`) overrides the register file.
     Elements that are not numbers: `mask` (a lane mask in an SGPR pair; vcc where the encoding has no field
@@ -23,49 +23,59 @@ class OperandType:
 
     element: str
     count: int
+    repeat: int = 1
     field: str | None = None
     file: str | None = None
 
 
 def parse_type(text: str) -> OperandType:
-    """Read one table entry: `[field:|file:]element[xN]`."""
-    prefix, _, body = text.rpartition(":")
+    """Read one table entry: `[field:][file:]element[xN]`."""
+    *prefixes, body = text.split(":")
+    file = next((prefix for prefix in prefixes if prefix in ("s", "a", "v")), None)
+    field = next((prefix for prefix in prefixes if prefix != file), None)
     name, _, repeat = body.partition("x") if not body.startswith("mx") else (body, "", "")
     bits = re.search(r"\d+$", name)
     if name == "mask":
         count = 2
     else:
         count = -(-int(bits[0]) * int(repeat or 1) // 32) if bits else 1
-    in_file = prefix in ("s", "a", "v")
-    return OperandType(name, count, prefix if prefix and not in_file else None, prefix if in_file else None)
+    return OperandType(name, count, int(repeat or 1), field, file)
 
 
-def inline_constant(code: int, element: str) -> int | None:
+def inline_constant(code: int, kind: OperandType) -> int | None:
     """The bits of inline constant `code` for one element, or None if `code` is not an inline constant.
 
-    64-bit elements give 64 bits, all others 32: integers are sign-extended, and floats take the element's own
-    format if it has one, single precision otherwise (double for 64-bit integers).
+    64-bit elements give 64 bits, all others 32. Integers are sign-extended. Floats take the element's own
+    format if it has one; a lone 16-bit integer takes half precision, other 64-bit elements double, and all
+    others single.
     """
+    element = kind.element
     wide = element.endswith("64") or element == "mask"
     if 128 <= code <= 208:
         number = code - 128 if code <= 192 else 192 - code
         return number & ((1 << 64) - 1 if wide else _DWORD)
     if not 240 <= code <= 248:
         return None
-    kind = "f64" if wide else element if element in _INV_2PI else "f32"
+    if element in _INV_2PI:
+        target = element
+    elif wide:
+        target = "f64"
+    else:
+        target = "f16" if kind.repeat == 1 and element in ("b16", "i16", "u16") else "f32"
     if code == 248:
-        return _INV_2PI[kind]
+        return _INV_2PI[target]
     number = _FLOATS[code - 240]
-    if kind == "bf16":
+    if target == "bf16":
         return struct.unpack("<I", struct.pack("<f", number))[0] >> 16
-    layout = {"f16": "<eH", "f32": "<fI", "f64": "<dQ"}[kind]
-    return struct.unpack("<" + layout[2], struct.pack(layout[:2], number))[0]
+    layout = {"f16": "eH", "f32": "fI", "f64": "dQ"}[target]
+    return struct.unpack("<" + layout[1], struct.pack("<" + layout[0], number))[0]
 
 
-def literal_constant(word: int, element: str) -> int:
-    """The bits of a 32-bit literal as a 64-bit or narrower element sees them."""
+def literal_constant(word: int, kind: OperandType) -> int:
+    """The bits of a 32-bit literal as one element sees them."""
+    element = kind.element
     if element == "f64":
         return word << 32
     if element == "i64" and word >> 31:
         return word | (_DWORD << 32)
-    return word
+    return word & 0xFFFF if kind.repeat == 1 and element in ("f16", "b16", "i16", "u16") else word

@@ -1,7 +1,7 @@
-"""The matrix instructions: number, name, D = A B C, or for a sparse smfmac D = A B index (opcodes.py: syntax).
+"""The matrix instructions: number, name, D = A B C, or for a sparse smfmac D = A B index.
 
-For shape MxNxK with B blocks a lane holds M*K*B/64 elements of A (half as many where A is sparse), N*K*B/64 of
-B and M*N*B/64 of C and D.
+Syntax in opcodes.py. For shape MxNxK with B blocks a lane holds M*K*B/64 elements of A (half as many where A
+is sparse), N*K*B/64 of B and M*N*B/64 of C and D.
 """
 
 MAI = """
@@ -41,7 +41,7 @@ MAI = """
   86 v_mfma_i32_32x32x16_i8          i32x16 = i8x8 i8x8 i32x16
   87 v_mfma_i32_16x16x32_i8          i32x4  = i8x8 i8x8 i32x4
   88 v_accvgpr_read_b32              v:b32  = a:b32
-  89 v_accvgpr_write_b32             a:b32  = b32
+  89 v_accvgpr_write_b32             a:b32  = data:b32
   90 v_smfmac_f32_16x16x64_f16       f32x4  = f16x8 f16x16 v:b32
   91 v_smfmac_f32_32x32x32_f16       f32x16 = f16x8 f16x16 v:b32
   93 v_mfma_f32_32x32x4_2b_bf16      f32x32 = bf16x4 bf16x4 f32x32

@@ -22,6 +22,7 @@ DS = """
   17 ds_cmpst_f32                    = u32 f32 f32
   18 ds_min_f32                      = u32 f32
   19 ds_max_f32                      = u32 f32
+  20 ds_nop                          =
   21 ds_add_f32                      = u32 f32
   23 ds_pk_add_f16                   = u32 f16x2
   24 ds_pk_add_bf16                  = u32 bf16x2
