@@ -164,10 +164,10 @@ class _NodeImporter(GraphNodeImporter):
                 return
             elif not self._import_natively(node):
                 self._import_opaquely(node)
-        ops = list(self._b.operations)
+        ops, impure = list(self._b.operations), is_impure(node)
         for op in ops:
             op.attributes[NODE_ATTR] = StringAttr.get(node.name)
-            if is_impure(node):
+            if impure:
                 op.attributes[IMPURE_ATTR] = UnitAttr.get()
             self._entry.append(op)
         for named in _value_attrs(node):
@@ -224,14 +224,9 @@ class _NodeImporter(GraphNodeImporter):
         if node.op == "get_attr":
             name, val = f"get_attr.{name}", operator.attrgetter(name)(node.graph.owning_module)
         arguments = [value for leaf in _leaves(_arguments_in_order(node)) for value in self._operands(leaf)]
-        if (
-            node.op == "call_function"
-            and isinstance(node.target, torch._ops.OpOverload)
-            and not (node.target._schema.returns)
-        ):
-            results: list[Any] = []
-        else:
-            results = list(val) if isinstance(val, list | tuple) else [val]
+        results = list(val) if isinstance(val, list | tuple) else [val]
+        if isinstance(node.target, torch._ops.OpOverload) and not node.target._schema.returns:
+            results = []
         op = Operation.create(
             "torch.operator",
             [self._cc.value_info_to_type(result) for result in results],

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch._prims_common import make_contiguous_strides_for
 from torch.fx import GraphModule, Node
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 from torch_mlir.dialects import func
@@ -90,40 +91,39 @@ class _Rebuilding:
     """The copied graph, and how names and MLIR values find their nodes in it."""
 
     def __init__(self, original: list[Node], copied: list[Node]) -> None:
-        self._original = original
-        self._position = {node.name: index for index, node in enumerate(original)}
         self._nodes = {old.name: new for old, new in zip(original, copied, strict=True)}
+        self._position = {node: index for index, node in enumerate(copied)}
         self._placeholders = [node for node in copied if node.op == "placeholder"]
-        self._writers = [index for index, node in enumerate(original) if mutates(node)]
+        self._writers = [node for node in copied if mutates(node)]
 
     def refusal(self, op: Operation, consumed: frozenset[str]) -> Reason | None:
         """Why the match `op` may not replace its root, or None."""
-        name = op.attributes[NODE_ATTR].value
-        val = self._node(name).meta.get("val")
+        root = self._root(op)
+        val = root.meta.get("val")
         if not isinstance(val, torch.Tensor) or not _is_row_major(val):
             return Reason(
                 "rebuild.layout",
-                f"kernels write row-major results, but the graph relies on {name} having {_layout_text(val)}",
+                f"kernels write row-major results, but the graph relies on {root.name} having {_layout(val)}",
             )
-        first, root = min(self._position[self._node(n).name] for n in consumed), self._position[name]
-        if any(first < writer < root for writer in self._writers):
-            return Reason(
-                "rebuild.mutation", f"memory may be written between {self._original[first].name} and {name}"
-            )
+        first = min(map(self._node, consumed), key=self._position.__getitem__)
+        for writer in self._writers:
+            if self._position[first] < self._position[writer] < self._position[root]:
+                return Reason(
+                    "rebuild.mutation",
+                    f"{writer.name} may write to memory between {first.name} and {root.name}",
+                )
         return None
 
     def device(self, op: Operation) -> torch.device:
         """Where the tensors of the match `op` are."""
-        return self._node(op.attributes[NODE_ATTR].value).meta["val"].device
+        return self._root(op).meta["val"].device
 
     def call_gemm(self, op: GemmOp) -> None:
-        root = self._node(op.attributes[NODE_ATTR].value)
+        root = self._root(op)
         operands = [self._value(value) for value in (op.a, op.b, op.bias) if value is not None]
-        late = [node.name for node in operands if not self._position[node.name] < self._position[root.name]]
-        if late:
-            raise Inconsistent(
-                Reason("rebuild.order", f"{root.name} would use {late[0]} before it is computed")
-            )
+        for node in operands:
+            if self._position[node] >= self._position[root]:
+                raise Inconsistent(Reason("rebuild.order", f"{root.name} would use {node.name} too early"))
         root.target = torch.ops.flycc.gemm.default
         root.args = tuple(operands)
         root.kwargs = {"trans_a": op.trans_a, "trans_b": op.trans_b}
@@ -140,10 +140,13 @@ class _Rebuilding:
 
     def erase_dead(self, names: frozenset[str]) -> None:
         """Drops those of the nodes `names` that nothing uses any more."""
-        for name in sorted(names, key=self._position.__getitem__, reverse=True):
-            node = self._nodes[name]
+        for node in sorted(map(self._node, names), key=self._position.__getitem__, reverse=True):
             if not node.users and not is_impure(node):
                 node.graph.erase_node(node)
+
+    def _root(self, op: Operation) -> Node:
+        """The node whose result the match `op` computes."""
+        return self._node(op.attributes[NODE_ATTR].value)
 
     def _node(self, name: str) -> Node:
         if name not in self._nodes:
@@ -170,16 +173,15 @@ class _Rebuilding:
 
 
 def _is_row_major(val: torch.Tensor) -> bool:
-    """Whether `val` is provably dense, last dimension fastest. Strides of one-element dimensions are free."""
-    expected: int | torch.SymInt = 1
-    for size, stride in zip(reversed(val.shape), reversed(val.stride()), strict=True):
-        if not statically_known_true(size == 1) and not statically_known_true(stride == expected):
-            return False
-        expected = expected * size
-    return True
+    """Whether `val` is provably contiguous; unlike `val.is_contiguous()` this adds no guard on sizes."""
+    expected = make_contiguous_strides_for(val.shape)
+    return all(
+        statically_known_true(size == 1) or statically_known_true(stride == wanted)
+        for size, stride, wanted in zip(val.shape, val.stride(), expected, strict=True)
+    )
 
 
-def _layout_text(val: Any) -> str:
+def _layout(val: Any) -> str:
     if not isinstance(val, torch.Tensor):
         return type(val).__name__
     return f"sizes {list(val.shape)} with strides {list(val.stride())}"

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 import torch
 from frontend_graphs import Recorder, targets
@@ -56,3 +59,23 @@ def test_training_gives_eagers_gradients() -> None:
         assert difference <= 2**-5 * theirs[name].float().abs().max(), name
     assert recorder.families()["gemm"] == (3 * LINEARS, 0)
     assert targets(recorder).count("flycc.sdpa_backward.default") == LAYERS
+
+
+def test_decoding_with_a_growing_cache_stops_compiling() -> None:
+    """One graph for the prompt, one for a single token, one more when the cache's length turns dynamic."""
+    llama, recorder = model().eval(), Recorder()
+    prompt = torch.randint(64, (1, 7))
+    mine = decode(torch.compile(llama, backend=recorder), llama.config, prompt, steps=8)
+    assert mine == decode(llama, llama.config, prompt, steps=8)
+    assert len(recorder.graphs) <= 3
+    assert recorder.families()["gemm"] == (LINEARS * len(recorder.graphs), 0)
+
+
+def decode(run: Callable[..., Any], config: Any, prompt: torch.Tensor, steps: int) -> list[int]:
+    tokens, cache, answer = prompt, transformers.DynamicCache(config=config), []
+    with torch.no_grad():
+        for _ in range(steps):
+            logits = run(tokens, past_key_values=cache, use_cache=True).logits
+            tokens = logits[:, -1:].argmax(-1)
+            answer.append(int(tokens))
+    return answer

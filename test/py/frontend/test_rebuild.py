@@ -224,6 +224,12 @@ def test_a_fault_of_flycc_leaves_the_graph_as_it_is(monkeypatch: pytest.MonkeyPa
     assert [candidate.reason for candidate in report.nodes] == [report.failure]
 
 
+def test_a_size_that_only_the_run_knows() -> None:
+    with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
+        recorder = record(lambda x, i, w: F.linear(x[i.nonzero()[:, 0]], w), ints(4, 8), ints(4), ints(3, 8))
+    assert recorder.families() == {"gemm": (1, 0)}
+
+
 def test_near_misses_keep_the_reason_of_the_pass() -> None:
     recorder = record(lambda x, w: x @ w, ints(4, 8, dtype=torch.float32), ints(8, 3, dtype=torch.float32))
     [candidate] = recorder.reports[0].nodes
