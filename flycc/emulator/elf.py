@@ -32,7 +32,7 @@ class UserSgpr(NamedTuple):
 
     what: str
     first: int
-    count: int
+    count: int  # type: ignore[assignment]  # hides tuple.count, which nobody needs here
 
 
 class KernelArg(NamedTuple):

@@ -219,8 +219,16 @@ def _encoding(name: str, size: int, lines: list[str]) -> Encoding:
     low, width = _span(parts["number"][0])
     dst, src = ([_operand(text) for text in parts[key]] for key in ("dst", "src"))
     modifiers = tuple(_modifier(text) for text in parts["mods"])
-    names = [tuple(name for name, _ in operands) for operands in (dst, src)]
-    return Encoding(name, size, low, (1 << width) - 1, *names, dict(dst + src), modifiers)
+    return Encoding(
+        name=name,
+        size=size,
+        number_low=low,
+        number_mask=(1 << width) - 1,
+        dst=tuple(operand for operand, _ in dst),
+        src=tuple(operand for operand, _ in src),
+        fields=dict(dst + src),
+        modifiers=modifiers,
+    )
 
 
 def _encodings() -> dict[str, Encoding]:

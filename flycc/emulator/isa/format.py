@@ -13,7 +13,7 @@ _OP_SEL_4 = frozenset(opcode.name for opcode in OPCODES.values() if "opsel4" in 
 _E32_ONLY = frozenset(opcode.name for opcode in OPCODES.values() if "e32" in opcode.flags)
 _HAS_E64 = frozenset(opcode.name for opcode in OPCODES.values() if "e64" in opcode.flags)
 
-_INT16 = re.compile(r"^v_(?!pk|dot).*_[iub]16$")  # instructions with lone 16-bit integer sources
+_INT16 = re.compile(r"^v_(?!.*pk_|dot).*_[iub]16$")  # instructions with lone 16-bit integer sources
 _SGPR_NAMES = {102: "flat_scratch", 104: "xnack_mask", 106: "vcc", 126: "exec"}
 _SPECIAL_NAMES = {
     235: "src_shared_base",
@@ -44,7 +44,10 @@ _MESSAGES = {
 # Literals with these values are marked, since assembling them plainly would give an inline constant.
 _INLINE = frozenset(inline_constant(code, OperandType("b32", 1)) for code in range(128, 249))
 _NO_IMMEDIATE = frozenset(
-    "s_barrier s_wakeup s_icache_inv s_ttracedata s_set_gpr_idx_off s_endpgm_saved s_endpgm_ordered_ps_done".split()
+    (
+        *("s_barrier", "s_wakeup", "s_icache_inv", "s_ttracedata", "s_set_gpr_idx_off"),
+        *("s_endpgm_saved", "s_endpgm_ordered_ps_done"),
+    )
 )
 _ALWAYS_LITERAL = ("v_fmamk", "v_fmaak", "v_madmk", "v_madak")
 _SELECTS = ("BYTE_0", "BYTE_1", "BYTE_2", "BYTE_3", "WORD_0", "WORD_1", "DWORD")

@@ -28,8 +28,8 @@ class Operand(NamedTuple):
     """
 
     kind: OperandKind
-    index: int = 0
-    count: int = 1
+    index: int = 0  # type: ignore[assignment]  # hides tuple.index, which nobody needs here
+    count: int = 1  # type: ignore[assignment]
     value: int = 0
 
 

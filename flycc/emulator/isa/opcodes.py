@@ -72,20 +72,22 @@ def _scalar_atomics() -> Iterator[Opcode]:
 
 def _vector_memory() -> Iterator[Opcode]:
     for row in _rows("", table_memory.MEMORY):
-        homes = row.flags & _MEMORY_NAMES.keys()
+        homes = sorted(row.flags & _MEMORY_NAMES.keys()) or list(_MEMORY_NAMES)
         if "atomic" in row.flags:
-            homes = {"FLAT", "GLOBAL", "MUBUF"}
-        for encoding in homes or _MEMORY_NAMES.keys():
+            homes.remove("SCRATCH")
+        for encoding in homes:
             name = f"{_MEMORY_NAMES[encoding]}_{row.name}"
-            address = {"MUBUF": "u32 b128 u32", "FLAT": "u64"}.get(encoding, "u32 u64")
-            if "cache" in row.flags:
-                src = ()
-            elif encoding == "MUBUF":
-                src = (*(row.src or (None,)), *_types(address))
-            else:
-                vaddr, *saddr = _types(address)
-                src = (vaddr, *(row.src or (None,)), *saddr)
+            src = () if "cache" in row.flags else _memory_sources(encoding, row.src or (None,))
             yield Opcode(row.number, name, encoding, row.dst, src, row.flags - _MEMORY_NAMES.keys())
+
+
+def _memory_sources(encoding: str, data: tuple[OperandType | None, ...]) -> tuple[OperandType | None, ...]:
+    """Addresses around the data, in the order of the encoding's fields."""
+    if encoding == "MUBUF":
+        return (*data, *_types("u32 b128 u32"))
+    if encoding == "FLAT":
+        return (*_types("u64"), *data)
+    return (*_types("u32"), *data, *_types("u64"))
 
 
 def _vop3_of(short: Opcode) -> Opcode:

@@ -52,8 +52,8 @@ def inline_constant(code: int, kind: OperandType) -> int | None:
     element = kind.element
     wide = element.endswith("64") or element == "mask"
     if 128 <= code <= 208:
-        number = code - 128 if code <= 192 else 192 - code
-        return number & ((1 << 64) - 1 if wide else _DWORD)
+        integer = code - 128 if code <= 192 else 192 - code
+        return integer & ((1 << 64) - 1 if wide else _DWORD)
     if not 240 <= code <= 248:
         return None
     if element in _INV_2PI:
