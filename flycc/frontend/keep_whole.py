@@ -8,6 +8,7 @@ import torch
 from torch._subclasses import FakeTensor
 from torch.amp.autocast_mode import _enter_autocast
 from torch.fx import GraphModule, Node
+from torch.nn.attention import _sdpa_kernel
 
 from flycc.frontend import composite_ops
 
@@ -18,7 +19,7 @@ def keep_whole(gm: GraphModule) -> GraphModule:
     `gm` is the graph that Dynamo hands to a backend; it is edited and returned. Results and gradients keep
     their bits. A call stays as it is where the custom op could not stand for it: attention with dropout or
     with a mask that needs a gradient, options known only at run time, tensor subclasses, and every call of a
-    graph that switches autocast, attention backends or functorch transforms on or off, because those act on
+    graph that uses autocast, chooses attention backends or applies functorch transforms, because those act on
     PyTorch's own ops only.
     """
     modules = [module for module in gm.modules() if isinstance(module, GraphModule)]
@@ -37,10 +38,11 @@ def keep_whole(gm: GraphModule) -> GraphModule:
 
 
 def _changes_dispatch(node: Node) -> bool:
+    if node.target is _enter_autocast:
+        _, _, enabled, _ = node.args
+        return bool(enabled)  # with autocast off around the graph, switching it off changes nothing
     module = getattr(node.target, "__module__", None) or ""
-    return node.target in (_enter_autocast, torch.nn.attention._sdpa_kernel) or module.startswith(
-        ("torch._functorch", "torch._C._functorch")
-    )
+    return node.target is _sdpa_kernel or module.startswith(("torch._functorch", "torch._C._functorch"))
 
 
 def _is_plain(node: Node) -> bool:

@@ -30,6 +30,12 @@ def transposed_qkv() -> tuple[Tensor, ...]:
     return tuple(randn(2, 5, 4, 16).transpose(1, 2).detach() for _ in range(3))
 
 
+def without_autocast(*inputs: Tensor) -> Tensor:
+    """As transformers guards the parts of a model that need full precision."""
+    with torch.autocast("cpu", enabled=False):
+        return sdpa(*inputs)
+
+
 bool_mask = torch.rand(5, 7) > 0.3
 float_mask = torch.randn(2, 1, 5, 7)
 
@@ -53,6 +59,7 @@ KEPT: dict[str, tuple[Callable[..., Any], Callable[[], tuple[Tensor, ...]], str]
     "sdpa-3d": (sdpa, lambda: (randn(4, 5, 16), randn(4, 7, 16), randn(4, 7, 16)), "sdpa"),
     "sdpa-value-dim": (sdpa, lambda: (randn(1, 2, 5, 16), randn(1, 2, 7, 16), randn(1, 2, 7, 8)), "sdpa"),
     "sdpa-checkpoint": (lambda *a: checkpoint(sdpa, *a, use_reentrant=False), qkv, "sdpa"),
+    "sdpa-no-autocast": (without_autocast, qkv, "sdpa"),
     "rms": (lambda x, w: F.rms_norm(x, (8,), w), lambda: (randn(3, 8), randn(8)), "rms_norm"),
     "rms-bf16": (
         lambda x, w: F.rms_norm(x, (8,), w, 1e-5),
