@@ -41,9 +41,12 @@ def store16(buffer: Any, values: Sequence[fx.Float32], element: Any, offset: fx.
 
 
 def _rounded(values: Sequence[fx.Float32], element: Any) -> Any:
-    """One element, or a vector of words that hold two each: pairs convert in one instruction."""
+    """One element, one word that holds two, or a vector of words: pairs convert in one instruction.
+
+    A vector of one word would make LLVM's instruction selection abort.
+    """
     if len(values) == 1:
         return values[0].to(element).bitcast(fx.Int16).ir_value()
     pairs = [fx.Vector.from_elements(values[i : i + 2], fx.Float32) for i in range(0, len(values), 2)]
     words = [pair.to(element).bitcast(fx.Int32)[0] for pair in pairs]
-    return fx.Vector.from_elements(words, fx.Int32).ir_value()
+    return words[0].ir_value() if len(words) == 1 else fx.Vector.from_elements(words, fx.Int32).ir_value()

@@ -90,23 +90,26 @@ class Output:
 
     def store(self, chunks: list[Chunk]) -> None:
         """Adds the bias in float32, rounds once, and stores what lies inside `out`."""
+        pieces = [piece for chunk in chunks for piece in self._pieces(chunk)]
         out = bounded(self.pointer)
+        for offset, values in pieces:
+            store16(out, values, self.element, offset)
+
+    def _pieces(self, chunk: Chunk) -> list[tuple[fx.Int32, list[fx.Float32]]]:
+        """Byte offset and values, bias included, of each store that `chunk` takes."""
         bias = None if self.bias is None else bounded(self.bias)
-        for chunk in chunks:
-            row_inside = chunk.row < self.rows_left
-            row_offset = chunk.row * self.leading
-            size = min(self.vector, len(chunk.values))
-            for start in range(0, len(chunk.values), size):
-                column = chunk.column + start
-                inside = row_inside & (column < self.columns_left)
-                values = chunk.values[start : start + size]
-                if bias is not None:
-                    values = [
-                        value + self._bias(bias, chunk.row, column + i, inside)
-                        for i, value in enumerate(values)
-                    ]
-                offset = checked(inside, (row_offset + column) * ELEMENT_BYTES)
-                store16(out, values, self.element, offset)
+        size = min(self.vector, len(chunk.values))
+        pieces = []
+        for start in range(0, len(chunk.values), size):
+            column = chunk.column + start
+            inside = (chunk.row < self.rows_left) & (column < self.columns_left)
+            values = chunk.values[start : start + size]
+            if bias is not None:
+                addends = [self._bias(bias, chunk.row, column + i, inside) for i in range(size)]
+                values = [value + addend for value, addend in zip(values, addends, strict=True)]
+            offset = (chunk.row * self.leading + column) * ELEMENT_BYTES
+            pieces.append((checked(inside, offset), values))
+        return pieces
 
     def _bias(self, buffer: Any, row: fx.Int32, column: fx.Int32, inside: Any) -> fx.Float32:
         place = row * self.bias_row + column * self.bias_column

@@ -120,7 +120,7 @@ def test_launch_geometry() -> None:
 
 def test_kernarg_layout_is_the_binarys() -> None:
     compiled = compile_kernel(gemm.kernel(PROBLEM, gemm.candidates(PROBLEM)[0]))
-    kernel = emulator.load(compiled.elf).kernels[compiled.symbol]
+    kernel = emulator.load(compiled.elf).kernels[compiled.symbol].descriptor
     sizes = {"ptr": 8, "i64": 8, "i32": 4}
     assert [arg.size for arg in kernel.args] == [sizes[kind] for _, kind in compiled.kernarg.fields]
     values = {name: number + 1 for number, name in enumerate(compiled.kernarg.names)}
