@@ -199,14 +199,12 @@ class Executor:
     def _fault(self, error: AccessError) -> MemoryFault:
         batch, inst = self.batch, self.batch.at
         assert inst is not None
-        wave = (
-            error.index[0] if error.index else int(np.argmax(batch.active)) if batch.active is not None else 0
-        )
-        lane = f", lane {error.index[1]}" if len(error.index) > 1 else ""
+        wave, *lane = error.index or (0 if batch.active is None else int(np.argmax(batch.active)),)
         group = tuple(int(i) for i in batch.workgroups[wave // batch.waves_per_group])
+        who = f"workgroup {group}, wave {wave % batch.waves_per_group}" + "".join(f", lane {i}" for i in lane)
         return MemoryFault(
-            f"kernel {self.kernel.name}: {format_instruction(inst)} at {inst.address:#x} accesses {error.size} bytes at "
-            f"{error.address:#x}, {error.why} (workgroup {group}, wave {wave % batch.waves_per_group}{lane})"
+            f"kernel {self.kernel.name}: {format_instruction(inst)} at {inst.address:#x} "
+            f"accesses {error.size} bytes at {error.address:#x}, {error.why} ({who})"
         )
 
 

@@ -209,7 +209,7 @@ def run(
     wave_order: WaveOrder = "lockstep",
     max_instructions: int = MAX_INSTRUCTIONS,
 ) -> LaunchStats:
-    """Launch with arrays (passed as pointers, used in place) and numpy scalars as arguments, in metadata order."""
+    """Launch with arrays (as pointers, used in place) and numpy scalars as arguments, in metadata order."""
     if kernel_name not in module.kernels:
         raise ValueError(f"kernel_name: got {kernel_name!r}; the code object holds {sorted(module.kernels)}")
     kernel = module.kernels[kernel_name]

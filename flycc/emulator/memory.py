@@ -31,7 +31,7 @@ class MemoryFault(EmulatorError):
 
 
 class AccessError(Exception):
-    """An access outside memory, by position in the access: the executor adds kernel, instruction and workgroup."""
+    """An access outside memory, by its index in the arrays: the executor adds the rest."""
 
     def __init__(self, why: str, index: tuple[int, ...], address: int, size: int) -> None:
         super().__init__(why)
@@ -146,7 +146,7 @@ class Memory:
     def split(
         self, addresses: np.ndarray, size: int, mask: np.ndarray | None
     ) -> list[tuple[Region, np.ndarray, np.ndarray]]:
-        """(region, byte offsets int64 [n], part bool) for every writable buffer touched, all accesses checked."""
+        """(region, byte offsets int64 [n], part bool) for every writable buffer touched; all are checked."""
         return self._split(addresses, size, mask, write=True)
 
     def _locate(
@@ -177,7 +177,10 @@ class Memory:
             if at < 0:
                 _refuse("outside every registered buffer", addresses, part, size)
             region = self._regions[at]
-            outside = part & (addresses + np.uint64(size) > np.uint64(region.end))
+            offsets = addresses - np.uint64(region.start)
+            outside = (
+                part & (offsets > np.uint64(region.data.size - size)) if region.data.size >= size else part
+            )
             if outside.any():
                 why = (
                     f"past the end of {_name(region)}"
@@ -187,7 +190,7 @@ class Memory:
                 _refuse(why, addresses, outside, size)
             if write and not region.writable:
                 _refuse(f"a write to read-only {_name(region)}", addresses, part, size)
-            parts.append((region, (addresses[part] - np.uint64(region.start)).view(np.int64), part))
+            parts.append((region, offsets[part].view(np.int64), part))
         return parts
 
 

@@ -23,7 +23,7 @@ CONTROL = _CONDITIONAL | _ENDS | _INDIRECT | {"s_branch", "s_barrier", "s_call_b
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Straight-line code: `body`, then `end` (one of CONTROL, or None where another block begins), then `next`."""
+    """Straight-line code: `body`, then `end` (of CONTROL; None where another block begins), `next`."""
 
     start: int
     body: tuple[Instruction, ...]
@@ -51,7 +51,7 @@ class Kernel:
         return self.descriptor.name
 
     def check(self) -> None:
-        """Decode all code reachable by direct branches; UnsupportedInstruction for what cannot be executed."""
+        """Decode what direct branches reach. Raises UnsupportedInstruction for what cannot be executed."""
         if not self._leaders:
             self._explore(self.descriptor.entry)
 

@@ -69,7 +69,7 @@ class Queue:
             ready = mine & (newer >= np.asarray(limit))
             due.append(ready if waves is None else ready & waves)
             newer = newer + mine.astype(np.int64)
-        kept = []
+        kept: list[tuple[np.ndarray | None, Callable[[np.ndarray | None], None]]] = []
         for (owners, land), ready in zip(self._entries, reversed(due), strict=True):
             if ready.any():
                 land(np.broadcast_to(ready, ready.shape) if ready.ndim else None)

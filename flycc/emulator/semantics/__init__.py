@@ -6,8 +6,9 @@ active waves and takes no arguments. Each module covers one class of instruction
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import cache, partial
+
+import numpy as np
 
 from flycc.emulator.isa.instruction import Instruction
 from flycc.emulator.semantics import (
@@ -23,12 +24,10 @@ from flycc.emulator.semantics import (
     smem,
     vmem,
 )
-from flycc.emulator.semantics.operands import U16, U32, Op, UnsupportedInstruction
+from flycc.emulator.semantics.operands import U16, U32, Binder, Op, UnsupportedInstruction
 from flycc.emulator.semantics.salu import bind_scalar
 from flycc.emulator.semantics.vector import Form, bind_form, rearranged
 from flycc.emulator.state import Batch
-
-Binder = Callable[[Batch, Instruction], Op]
 
 
 @cache
@@ -44,11 +43,12 @@ def _binder(name: str) -> Binder | None:
         scalar = salu.FORMS[name]
         return lambda batch, inst: bind_scalar(batch, inst, scalar)
     if name in ("v_bitop3_b32", "v_bitop3_b16"):
-        return partial(_bind_bitop3, dtype=U32 if name.endswith("32") else U16)
+        dtype = U32 if name.endswith("32") else U16
+        return partial(_bind_bitop3, dtype=dtype)
     return mfma.lookup(name)
 
 
-def _bind_bitop3(batch: Batch, inst: Instruction, dtype: type) -> Op:
+def _bind_bitop3(batch: Batch, inst: Instruction, dtype: np.dtype) -> Op:
     function = integer.bitop3(inst.mods.get("bitop3", 0))
     return bind_form(batch, inst, Form(function, dtype, (dtype, dtype, dtype)))
 

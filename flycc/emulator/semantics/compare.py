@@ -20,6 +20,7 @@ from flycc.emulator.semantics.operands import (
     U16,
     U32,
     U64,
+    Binder,
     Op,
     mask_sink,
     plain_source,
@@ -67,7 +68,7 @@ def _conditions(dtype: np.dtype) -> dict[str, Callable[..., Any]]:
     }
 
 
-def bind_compare(function: Callable[..., Any], types: tuple[np.dtype, np.dtype], writes_exec: bool):  # type: ignore[no-untyped-def]
+def bind_compare(function: Callable[..., Any], types: tuple[np.dtype, np.dtype], writes_exec: bool) -> Binder:
     """A binder for v_cmp (into a lane mask) or v_cmpx (into EXEC as well)."""
 
     def bind(batch: Batch, inst: Instruction) -> Op:
@@ -128,7 +129,7 @@ def _mad64_signed(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> tuple[np.ndarr
     return total, ((product ^ total) & (c ^ total)) < 0
 
 
-def bind_with_mask_result(function: Callable[..., Any], out: np.dtype, types: tuple[np.dtype, ...]):  # type: ignore[no-untyped-def]
+def bind_with_mask_result(function: Callable[..., Any], out: np.dtype, types: tuple[np.dtype, ...]) -> Binder:
     """A binder for instructions with a vector result and a lane mask result."""
 
     def bind(batch: Batch, inst: Instruction) -> Op:
@@ -152,7 +153,7 @@ def bind_with_mask_result(function: Callable[..., Any], out: np.dtype, types: tu
     return bind
 
 
-def _bind_div_fmas(dtype: np.dtype):  # type: ignore[no-untyped-def]
+def _bind_div_fmas(dtype: np.dtype) -> Binder:
     def bind(batch: Batch, inst: Instruction) -> Op:
         sources = [vector_source(batch, inst, i, dtype) for i in range(3)]
         read = reader([*sources, plain_source(batch, _VCC, MASK)])
@@ -162,7 +163,7 @@ def _bind_div_fmas(dtype: np.dtype):  # type: ignore[no-untyped-def]
     return bind
 
 
-BINDERS: dict[str, Callable[[Batch, Instruction], Op]] = {
+BINDERS: dict[str, Binder] = {
     "v_cndmask_b32": bind_cndmask,
     "v_mad_u64_u32": bind_with_mask_result(_mad64, U64, (U32, U32, U64)),
     "v_mad_i64_i32": bind_with_mask_result(_mad64_signed, I64, (I32, I32, I64)),

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from flycc.emulator.semantics.operands import F16, F32, F64, I16, I32, U32
+from flycc.emulator.semantics.operands import F16, F32, F64, I16, I32
 from flycc.emulator.semantics.vector import Form, flush_denormals
 
 _D = np.float64
@@ -149,7 +149,7 @@ def ldexp(value: np.ndarray, exponent: np.ndarray) -> np.ndarray:
 
 
 def in_double(function: Callable[..., Any], flush: bool = False) -> Callable[..., np.ndarray]:
-    """`function` evaluated in float64 and rounded to the operands' type; `flush` drops denormals both ways."""
+    """`function` evaluated in float64 and rounded once; `flush` drops denormals of sources and result."""
 
     def evaluate(*values: np.ndarray) -> np.ndarray:
         dtype = values[0].dtype
@@ -162,7 +162,7 @@ def in_double(function: Callable[..., Any], flush: bool = False) -> Callable[...
 
 
 def in_single(function: Callable[..., Any]) -> Callable[..., np.ndarray]:
-    """A float16 add, subtract, multiply or rounding through float32, which rounds it right (24 >= 2 * 11 + 2)."""
+    """A float16 sum, product or rounding through float32, which rounds it right (24 >= 2 * 11 + 2 bits)."""
     return lambda *values: function(*(v.astype(np.float32) for v in values)).astype(np.float16)
 
 
@@ -171,7 +171,6 @@ def _turns(function: np.ufunc) -> Callable[[np.ndarray], np.ndarray]:
     return lambda x: function(2 * np.pi * (x - np.floor(x)))
 
 
-_SQRT_RECIPROCAL = lambda x: 1 / np.sqrt(x)  # noqa: E731
 _UNARY: dict[str, Callable[..., Any]] = {
     "floor": np.floor,
     "ceil": np.ceil,
@@ -182,7 +181,7 @@ _TRANSCENDENTAL: dict[str, Callable[..., Any]] = {
     "exp": np.exp2,
     "log": np.log2,
     "rcp": np.reciprocal,
-    "rsq": _SQRT_RECIPROCAL,
+    "rsq": lambda x: 1 / np.sqrt(x),
     "sqrt": np.sqrt,
     "sin": _turns(np.sin),
     "cos": _turns(np.cos),
@@ -234,11 +233,14 @@ del FORMS["v_sin_f64"], FORMS["v_cos_f64"], FORMS["v_min3_f64"], FORMS["v_max3_f
 
 
 def div_fixup(quotient: np.ndarray, denominator: np.ndarray, numerator: np.ndarray) -> np.ndarray:
-    """v_div_fixup: the special cases of `numerator / denominator` put right, its sign, and else |quotient|."""
+    """v_div_fixup: the special cases of `numerator / denominator` put right, and its sign."""
     kind = quotient.dtype.type
     negative = np.signbit(denominator) ^ np.signbit(numerator)
     sign = np.where(negative, kind(-1), kind(1))
-    out = np.copysign(quotient, sign)
+    # The refinement of a quotient that overflows ends in a NaN.
+    out = np.copysign(np.where(np.isnan(quotient), kind(np.inf), quotient), sign)
+    least = np.finfo(kind).minexp - np.finfo(kind).nmant - 1
+    out = np.where(np.frexp(numerator)[1] - np.frexp(denominator)[1] < least, np.copysign(kind(0), sign), out)
     out = np.where((denominator == 0) | np.isinf(numerator), np.copysign(kind(np.inf), sign), out)
     out = np.where((numerator == 0) | np.isinf(denominator), np.copysign(kind(0), sign), out)
     indefinite = ((denominator == 0) & (numerator == 0)) | (np.isinf(denominator) & np.isinf(numerator))
@@ -254,7 +256,7 @@ for _name, _type in (("f16", F16), ("f32", F32), ("f64", F64)):
 def div_scale(
     which: np.ndarray, denominator: np.ndarray, numerator: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """v_div_scale: (the operand `which`, scaled so that the division cannot over- or underflow, and the flag).
+    """v_div_scale: the operand `which`, scaled so that the division cannot over- or underflow, and the flag.
 
     The flag says that v_div_fmas must undo a scaling of the numerator. Follows the ISA document's
     table of exponent cases; `which` is bit for bit the denominator or the numerator.
@@ -276,7 +278,7 @@ def div_scale(
         ((denominator == 0) | (numerator == 0), np.full_like(flag, np.nan, dtype), False),
         (spread >= far, np.where(same, which * step, which), True),
         (small_denominator, which * step, False),
-        (small_reciprocal & small_ratio, np.where(same, which * step, which), True),
+        (small_reciprocal & small_ratio, np.where(same, which / step, which), True),
         (small_reciprocal, which / step, False),
         (small_ratio, np.where(same, which, which * step), True),
         (exponent(numerator) <= near, which * step, False),
@@ -289,10 +291,18 @@ def div_scale(
 
 
 def div_fmas(a: np.ndarray, b: np.ndarray, c: np.ndarray, scaled: np.ndarray) -> np.ndarray:
-    """v_div_fmas: fused multiply-add, scaled back by 2**32 (or 2**64 for float64) where vcc says so."""
+    """v_div_fmas: fused multiply-add; where vcc says so, what div_scale did is undone by a power of two.
+
+    The quotient of a scaled denominator was made smaller or larger by that power; the addend, which is
+    the approximate quotient, tells which.
+    """
     dtype = a.dtype
-    out = FMA[dtype](a, b, c)
-    return np.where(scaled, out * dtype.type(2.0 ** (32 if dtype == F32 else 64)), out)
+    step = 2.0 ** (64 if dtype == F32 else 128)
+    factor = np.where(scaled, np.where(np.abs(c) >= 2, step, 1 / step), 1.0)
+    if dtype == F64:
+        return fma64(a, b, c) * factor
+    product, addend = np.multiply(a, b, dtype=_D), np.asarray(c, _D)
+    return (round_to_odd(product, addend, product + addend) * factor).astype(dtype)
 
 
 def classify(value: np.ndarray, classes: np.ndarray) -> np.ndarray:
@@ -315,6 +325,3 @@ def classify(value: np.ndarray, classes: np.ndarray) -> np.ndarray:
     for bit, kind in enumerate(kinds):
         out = out | (kind & (classes >> bit & 1).astype(bool))
     return out
-
-
-__all__ = ["FMA", "FORMS", "U32", "classify", "div_fmas", "div_scale", "fma32"]

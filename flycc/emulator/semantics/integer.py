@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from flycc.emulator.semantics.operands import I16, I32, I64, U16, U32, U64
@@ -80,7 +82,7 @@ def byte_permute(a: np.ndarray, b: np.ndarray, selector: np.ndarray) -> np.ndarr
     return out
 
 
-def align(scale: int):  # type: ignore[no-untyped-def]
+def align(scale: int) -> Callable[..., np.ndarray]:
     """v_alignbit (1) and v_alignbyte (8): `{a, b} >> amount`, low 32 bits."""
 
     def shifted(a: np.ndarray, b: np.ndarray, amount: np.ndarray) -> np.ndarray:
@@ -231,7 +233,7 @@ for _name, _type in (("u32", U32), ("i32", I32), ("u16", U16), ("i16", I16)):
     FORMS[f"v_med3_{_name}"] = Form(median, _type, _three, keeps=_keeps)
 
 
-def bitop3(table: int):  # type: ignore[no-untyped-def]
+def bitop3(table: int) -> Callable[..., np.ndarray]:
     """v_bitop3: any function of three bits; bit `4a + 2b + c` of `table` is its value."""
 
     def evaluate(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:

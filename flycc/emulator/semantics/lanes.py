@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 
 from flycc.emulator.isa.instruction import Instruction, Operand
 from flycc.emulator.semantics.operands import (
     U32,
+    Binder,
     Op,
     Source,
     plain_source,
@@ -64,7 +63,7 @@ def _bind_writelane(batch: Batch, inst: Instruction) -> Op:
     return op
 
 
-def _bind_mbcnt(below: np.ndarray):  # type: ignore[no-untyped-def]
+def _bind_mbcnt(below: np.ndarray) -> Binder:
     """v_mbcnt_lo/hi: bits of the mask's half that belong to lanes below this one, plus source 1."""
 
     def bind(batch: Batch, inst: Instruction) -> Op:
@@ -80,7 +79,7 @@ def _bind_mbcnt(below: np.ndarray):  # type: ignore[no-untyped-def]
     return bind
 
 
-def _bind_exchange(first_lanes: slice | np.ndarray, second_lanes: slice | np.ndarray):  # type: ignore[no-untyped-def]
+def _bind_exchange(first_lanes: slice | np.ndarray, second_lanes: slice | np.ndarray) -> Binder:
     """Swap `first_lanes` of destination 0 with `second_lanes` of destination 1."""
 
     def bind(batch: Batch, inst: Instruction) -> Op:
@@ -102,7 +101,7 @@ def _bind_exchange(first_lanes: slice | np.ndarray, second_lanes: slice | np.nda
 
 _ODD_ROWS, _EVEN_ROWS = np.flatnonzero(_LANE // 16 % 2 == 1), np.flatnonzero(_LANE // 16 % 2 == 0)
 
-BINDERS: dict[str, Callable[[Batch, Instruction], Op]] = {
+BINDERS: dict[str, Binder] = {
     "v_readfirstlane_b32": _bind_readfirstlane,
     "v_readlane_b32": _bind_readlane,
     "v_writelane_b32": _bind_writelane,

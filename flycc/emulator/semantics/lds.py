@@ -1,4 +1,4 @@
-"""LDS instructions: reads, writes, transposed reads, atomics, and the lane permutes that LDS hardware does."""
+"""LDS instructions: reads, writes, transposed reads, atomics, and lane permutes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 from flycc.emulator.isa.instruction import Instruction, Operand
 from flycc.emulator.memory import AccessError, elements, load_elements, store_elements
-from flycc.emulator.semantics.operands import Op, row, store
+from flycc.emulator.semantics.operands import Binder, Op, row, store
 from flycc.emulator.semantics.transfer import (
     FLOAT_ATOMICS,
     INTEGER_ATOMICS,
@@ -48,7 +48,7 @@ def _done(waves: np.ndarray | None) -> None:
 
 
 def _places(batch: Batch, inst: Instruction, size: int, offset: int) -> Callable[[], np.ndarray]:
-    """Checked byte positions in the batch's LDS, int64 [waves, 64]; the workgroup's base in lanes that are off."""
+    """Checked byte positions in the batch's LDS, int64 [waves, 64]; some valid one in lanes that are off."""
     address = row(batch, inst.src[0])
 
     def places() -> np.ndarray:
@@ -72,7 +72,7 @@ def _is_idle(batch: Batch) -> bool:
     return batch.mask is not None and not batch.mask.any()
 
 
-def _bind_read(data: Data):  # type: ignore[no-untyped-def]
+def _bind_read(data: Data) -> Binder:
     def bind(batch: Batch, inst: Instruction) -> Op:
         places = _places(batch, inst, data.size, inst.mods.get("offset", 0))
         land = lander(batch, inst.dst[0], data)
@@ -88,7 +88,7 @@ def _bind_read(data: Data):  # type: ignore[no-untyped-def]
     return bind
 
 
-def _bind_write(data: Data):  # type: ignore[no-untyped-def]
+def _bind_write(data: Data) -> Binder:
     def bind(batch: Batch, inst: Instruction) -> Op:
         places = _places(batch, inst, data.size, inst.mods.get("offset", 0))
         fetch = fetcher(batch, inst.src[1], data)
@@ -116,7 +116,7 @@ def _pair_offsets(inst: Instruction, size: int) -> tuple[int, int]:
     return inst.mods.get("offset0", 0) * unit, inst.mods.get("offset1", 0) * unit
 
 
-def _bind_read2(data: Data):  # type: ignore[no-untyped-def]
+def _bind_read2(data: Data) -> Binder:
     def bind(batch: Batch, inst: Instruction) -> Op:
         first, second = (_places(batch, inst, data.size, at) for at in _pair_offsets(inst, data.size))
         target = inst.dst[0]
@@ -140,7 +140,7 @@ def _bind_read2(data: Data):  # type: ignore[no-untyped-def]
     return bind
 
 
-def _bind_write2(data: Data):  # type: ignore[no-untyped-def]
+def _bind_write2(data: Data) -> Binder:
     def bind(batch: Batch, inst: Instruction) -> Op:
         first, second = (_places(batch, inst, data.size, at) for at in _pair_offsets(inst, data.size))
         fetch_first, fetch_second = (fetcher(batch, source, data) for source in inst.src[1:3])
@@ -157,7 +157,7 @@ def _bind_write2(data: Data):  # type: ignore[no-untyped-def]
     return bind
 
 
-def _bind_transposed(bits: int):  # type: ignore[no-untyped-def]
+def _bind_transposed(bits: int) -> Binder:
     """ds_read_b64_tr_b*: 16 lanes read rows of a matrix of `bits`-bit elements and get its columns.
 
     16 lanes hold 64 / bits rows of 16 elements, row-major, 8 bytes a lane; lane i receives column i.
@@ -196,7 +196,7 @@ def _pack(parts: np.ndarray, bits: int) -> np.ndarray:
 
 
 def _bind_bpermute(batch: Batch, inst: Instruction) -> Op:
-    """ds_bpermute_b32: every lane reads the data of the lane that its address names; 0 from lanes that are off."""
+    """ds_bpermute_b32: every lane reads from the lane that its address names; 0 from lanes that are off."""
     address, data = (row(batch, source) for source in inst.src)
     target = row(batch, inst.dst[0])
     offset = inst.mods.get("offset", 0)
@@ -211,7 +211,7 @@ def _bind_bpermute(batch: Batch, inst: Instruction) -> Op:
 
 
 def _bind_permute(batch: Batch, inst: Instruction) -> Op:
-    """ds_permute_b32: every lane sends its data to the lane that its address names; the highest sender wins."""
+    """ds_permute_b32: every lane sends to the lane that its address names; the highest sender wins."""
     address, data = (row(batch, source) for source in inst.src)
     target = row(batch, inst.dst[0])
     offset = inst.mods.get("offset", 0)
@@ -256,7 +256,7 @@ def _bind_swizzle(batch: Batch, inst: Instruction) -> Op:
     return op
 
 
-def _bind_atomic(atomic: Atomic):  # type: ignore[no-untyped-def]
+def _bind_atomic(atomic: Atomic) -> Binder:
     size = atomic.dtype.itemsize
 
     def bind(batch: Batch, inst: Instruction) -> Op:
@@ -284,7 +284,7 @@ def _bind_atomic(atomic: Atomic):  # type: ignore[no-untyped-def]
     return bind
 
 
-BINDERS: dict[str, Callable[[Batch, Instruction], Op]] = {
+BINDERS: dict[str, Binder] = {
     "ds_bpermute_b32": _bind_bpermute,
     "ds_permute_b32": _bind_permute,
     "ds_swizzle_b32": _bind_swizzle,

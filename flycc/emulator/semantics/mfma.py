@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 
 from flycc.emulator.isa.instruction import Instruction, Operand
-from flycc.emulator.semantics.operands import Op, UnsupportedInstruction, constant, is_vector, rows
+from flycc.emulator.semantics.operands import Binder, Op, UnsupportedInstruction, constant, is_vector, rows
 from flycc.emulator.state import LANES, Batch
 
 #: Expands packed register rows, uint32 [r, waves, 64], into [elements per register, r, waves, 64] of `out`.
@@ -188,7 +188,7 @@ def _bind_mfma_f64(batch: Batch, inst: Instruction) -> Op:
     return op
 
 
-def lookup(name: str) -> Callable[[Batch, Instruction], Op] | None:
+def lookup(name: str) -> Binder | None:
     """The binder of a matrix instruction, or None for one that is not emulated (sparse, blocked, f8f6f4)."""
     if name == "v_mfma_f64_16x16x4_f64":
         return _bind_mfma_f64

@@ -32,6 +32,9 @@ Op = Callable[[], None]
 Source = np.ndarray | Callable[[], np.ndarray]
 Sink = Callable[[np.ndarray], None]
 
+#: Binds an instruction to a batch.
+Binder = Callable[[Batch, Instruction], Op]
+
 
 class UnsupportedInstruction(EmulatorError):
     """A gfx950 instruction, or a form of one, whose meaning the emulator does not know."""
@@ -130,7 +133,7 @@ def vector_source(batch: Batch, inst: Instruction, position: int, dtype: np.dtyp
 
 
 def plain_source(batch: Batch, operand: Operand, dtype: np.dtype, high: int = 0) -> Source:
-    """An operand of a vector instruction, without modifiers; `high` selects the upper half for 16-bit types."""
+    """An operand of a vector instruction, without modifiers; `high` picks the upper half of 16-bit types."""
     if dtype is MASK:
         if operand.kind is OperandKind.CONST:
             return lambda: constant_mask(operand.value)

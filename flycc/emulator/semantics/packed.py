@@ -22,6 +22,7 @@ from flycc.emulator.semantics.operands import (
     I16,
     U16,
     U32,
+    Binder,
     Op,
     Source,
     UnsupportedInstruction,
@@ -79,7 +80,7 @@ def registers(batch: Batch, inst: Instruction, position: int, dtype: np.dtype) -
     return _signed(inst, position, value[pick].view(dtype), (2, 1, 1))
 
 
-def _bind_halves(function: Callable[..., Any], dtype: np.dtype, count: int, ties: bool = False):  # type: ignore[no-untyped-def]
+def _bind_halves(function: Callable[..., Any], dtype: np.dtype, count: int, ties: bool = False) -> Binder:
     def bind(batch: Batch, inst: Instruction) -> Op:
         sources: list[Source] = [halves(batch, inst, i, dtype) for i in range(len(inst.src))]
         target = row(batch, inst.dst[0]).view(dtype).reshape(batch.waves, -1, 2)
@@ -98,7 +99,7 @@ def _bind_halves(function: Callable[..., Any], dtype: np.dtype, count: int, ties
     return bind
 
 
-def _bind_registers(function: Callable[..., Any], dtype: np.dtype):  # type: ignore[no-untyped-def]
+def _bind_registers(function: Callable[..., Any], dtype: np.dtype) -> Binder:
     def bind(batch: Batch, inst: Instruction) -> Op:
         read = reader([registers(batch, inst, i, dtype) for i in range(len(inst.src))])
         target, finish = rows(batch, inst.dst[0], 2).view(dtype), _clamp(batch, inst, dtype)
@@ -145,7 +146,7 @@ def _register(operand: Operand, offset: int) -> Operand:
 
 
 def _mixed_source(batch: Batch, inst: Instruction, position: int) -> Source:
-    """A v_fma_mix source as float32: float16 where op_sel_hi is set (its half by op_sel); neg_hi means abs."""
+    """A v_fma_mix source as float32: a half (by op_sel) if op_sel_hi is set; neg_hi means abs."""
     dtype = F16 if inst.mods["op_sel_hi"] >> position & 1 else F32
     source = plain_source(batch, inst.src[position], dtype, inst.mods.get("op_sel", 0) >> position & 1)
     negate = bool(inst.mods.get("neg_lo", 0) >> position & 1)
@@ -156,7 +157,7 @@ def _mixed_source(batch: Batch, inst: Instruction, position: int) -> Source:
     return lambda: (source if isinstance(source, np.ndarray) else source()).astype(np.float32)
 
 
-def _bind_fma_mix(half: int | None):  # type: ignore[no-untyped-def]
+def _bind_fma_mix(half: int | None) -> Binder:
     def bind(batch: Batch, inst: Instruction) -> Op:
         read = reader([_mixed_source(batch, inst, i) for i in range(3)])
         put = vector_sink(batch, inst.dst[0], F32 if half is None else F16, half)
@@ -167,7 +168,7 @@ def _bind_fma_mix(half: int | None):  # type: ignore[no-untyped-def]
 
 
 def _dot(batch: Batch, inst: Instruction, expand: Callable[[np.ndarray], np.ndarray], out: np.dtype) -> Op:
-    """Sum of products of packed elements plus an addend, rounded once for floats, modulo 2**32 for integers."""
+    """Sum of products of packed elements plus an addend: floats rounded at the end, integers modulo 2**32."""
     sources = [plain_source(batch, operand, U32) for operand in inst.src[:2]]
     addend = plain_source(batch, inst.src[2] if len(inst.src) > 2 else inst.dst[0], out)
     if (
@@ -192,14 +193,14 @@ def _parts(dtype: np.dtype) -> Callable[[np.ndarray], np.ndarray]:
     return lambda value: np.ascontiguousarray(value)[..., None].view(dtype)
 
 
-def _bind_dot(expand: Callable[[np.ndarray], np.ndarray], out: np.dtype):  # type: ignore[no-untyped-def]
+def _bind_dot(expand: Callable[[np.ndarray], np.ndarray], out: np.dtype) -> Binder:
     return lambda batch, inst: _dot(batch, inst, expand, out)
 
 
 _I32 = np.dtype(np.int32)
 _BF16_PARTS: Callable[[np.ndarray], np.ndarray] = lambda value: bf16_to_f32(_parts(U16)(value))  # noqa: E731
 
-BINDERS: dict[str, Callable[[Batch, Instruction], Op]] = {
+BINDERS: dict[str, Binder] = {
     "v_pk_fma_f32": _bind_registers(fma32, F32),
     "v_pk_mul_f32": _bind_registers(np.multiply, F32),
     "v_pk_add_f32": _bind_registers(np.add, F32),

@@ -20,6 +20,7 @@ from flycc.emulator.semantics.operands import (
     I64,
     U32,
     U64,
+    Binder,
     Op,
     UnsupportedInstruction,
     constant,
@@ -294,7 +295,7 @@ for _name in ("eq", "lg"):
     FORMS[f"s_cmp_{_name}_u64"] = Scalar(_COMPARES[_name], None, (U64, U64))
 
 
-def _bind_saveexec(function: Callable[..., Any], saves: bool):  # type: ignore[no-untyped-def]
+def _bind_saveexec(function: Callable[..., Any], saves: bool) -> Binder:
     """s_<op>_saveexec: sdst = EXEC, EXEC = op(source, EXEC); s_<op>_wrexec: sdst = EXEC = the result."""
 
     def bind(batch: Batch, inst: Instruction) -> Op:
@@ -383,7 +384,7 @@ def _bind_clock(batch: Batch, inst: Instruction) -> Op:
     return lambda: put(np.uint64(0))  # type: ignore[arg-type]
 
 
-BINDERS: dict[str, Callable[[Batch, Instruction], Op]] = {
+BINDERS: dict[str, Binder] = {
     "s_getpc_b64": _bind_getpc,
     "s_waitcnt": _bind_waitcnt,
     "s_setreg_imm32_b32": _bind_setreg,

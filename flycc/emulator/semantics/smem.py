@@ -8,7 +8,15 @@ import numpy as np
 
 from flycc.emulator.isa.instruction import Instruction, Operand, OperandKind
 from flycc.emulator.memory import AccessError
-from flycc.emulator.semantics.operands import U32, U64, Op, UnsupportedInstruction, reader, scalar_source
+from flycc.emulator.semantics.operands import (
+    U32,
+    U64,
+    Binder,
+    Op,
+    UnsupportedInstruction,
+    reader,
+    scalar_source,
+)
 from flycc.emulator.state import EXEC, Batch
 
 
@@ -81,7 +89,7 @@ def _bind_buffer_load(batch: Batch, inst: Instruction) -> Op:
     return op
 
 
-BINDERS: dict[str, Callable[[Batch, Instruction], Op]] = {}
+BINDERS: dict[str, Binder] = {}
 for _width in ("", "x2", "x4", "x8", "x16"):
     BINDERS[f"s_load_dword{_width}"] = _bind_load
     BINDERS[f"s_buffer_load_dword{_width}"] = _bind_buffer_load

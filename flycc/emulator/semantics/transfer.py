@@ -87,7 +87,7 @@ def lander(batch: Batch, target: Operand, data: Data) -> Callable[[np.ndarray], 
 def fetcher(batch: Batch, source: Operand, data: Data) -> Callable[[], np.ndarray]:
     """A function that collects the elements to be stored, [waves, 64], from the source registers."""
     if data.size < 4:
-        part = row(batch, source).view(ELEMENT[data.size])
+        part: np.ndarray = row(batch, source).view(ELEMENT[data.size])
         step = 4 // data.size
         view = part[:, (data.half or 0) * step // 2 :: step]
         return lambda: view

@@ -78,9 +78,9 @@ def _bind_ufunc(batch: Batch, function: np.ufunc, sources: list[np.ndarray], tar
 
         def binary() -> None:
             if batch.mask is None:
-                function(first, second, target)
+                function(first, second, out=target)
             else:
-                function(first, second, target, where=batch.mask)
+                function(first, second, out=target, where=batch.mask)
 
         return binary
 
@@ -162,7 +162,7 @@ def _bind_dpp(batch: Batch, inst: Instruction, bind: Callable[[Batch, Instructio
 
 
 def dpp_lanes(inst: Instruction, control: int) -> tuple[np.ndarray, np.ndarray]:
-    """For each lane the lane it reads, and whether there is one (ISA document, "DPP: Data Parallel Primitives")."""
+    """For each lane the lane it reads, and whether there is one (ISA document, "DPP")."""
     lane = np.arange(LANES)
     in_row, base = lane % 16, lane // 16 * 16
     everywhere = np.ones(LANES, bool)

@@ -11,6 +11,7 @@ from flycc.emulator.memory import AccessError, elements, load_elements, store_el
 from flycc.emulator.semantics.operands import (
     U32,
     U64,
+    Binder,
     Op,
     Source,
     UnsupportedInstruction,
@@ -88,15 +89,12 @@ class _Buffer:
         self.immediate = np.array(inst.mods.get("offset", 0), np.uint64)
 
     def offsets(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """(base, num_records as bytes, byte offsets): uint64 [waves, 1] twice or 0-d, and [waves, 64] or less."""
+        """(base, num_records in bytes, byte offsets), uint64 and broadcastable to [waves, 64]."""
         words = self.descriptor
-        first = words[0]
-        if (words == first).all():
-            words = first[:, None, None]
-        else:
-            words = words.T[..., None]
-        if (words[1] >> np.uint32(31)).any() or (words[3] >> np.uint32(23) & np.uint32(1)).any():
+        live = words if self.batch.active is None else words[self.batch.active]
+        if (live[:, 1] >> np.uint32(31)).any() or (live[:, 3] >> np.uint32(23) & np.uint32(1)).any():
             raise UnsupportedInstruction(self.inst, "swizzled and add-tid buffers are not emulated")
+        words = live[0][:, None, None] if (live == live[0]).all() else words.T[..., None]
         base = words[0].astype(np.uint64) | (words[1].astype(np.uint64) & np.uint64(0xFFFF)) << np.uint64(32)
         total: np.ndarray = self.immediate
         for part in self.parts():
@@ -157,7 +155,7 @@ def _gather(batch: Batch, addresses: np.ndarray, size: int, inside: np.ndarray) 
     return values
 
 
-def _bind_buffer_load(data: Data):  # type: ignore[no-untyped-def]
+def _bind_buffer_load(data: Data) -> Binder:
     def bind(batch: Batch, inst: Instruction) -> Op:
         buffer = _Buffer(batch, inst)
         if inst.mods.get("lds", 0):
@@ -175,7 +173,7 @@ def _bind_buffer_load(data: Data):  # type: ignore[no-untyped-def]
     return bind
 
 
-def _bind_load(data: Data, to_lds: bool = False):  # type: ignore[no-untyped-def]
+def _bind_load(data: Data, to_lds: bool = False) -> Binder:
     def bind(batch: Batch, inst: Instruction) -> Op:
         addresses = _global_addresses(batch, inst, None)
 
@@ -244,7 +242,7 @@ def _to_lds(
     return op
 
 
-def _bind_buffer_store(data: Data):  # type: ignore[no-untyped-def]
+def _bind_buffer_store(data: Data) -> Binder:
     def bind(batch: Batch, inst: Instruction) -> Op:
         buffer, fetch = _Buffer(batch, inst), fetcher(batch, inst.src[0], data)
 
@@ -274,7 +272,7 @@ def _store_dwords(buffer: _Buffer, addresses: np.ndarray, dwords: np.ndarray) ->
             buffer.batch.memory.scatter(addresses + np.uint64(4 * i), dwords[..., i], 4, here)
 
 
-def _bind_store(data: Data):  # type: ignore[no-untyped-def]
+def _bind_store(data: Data) -> Binder:
     def bind(batch: Batch, inst: Instruction) -> Op:
         addresses, fetch = _global_addresses(batch, inst, inst.src[1]), fetcher(batch, inst.src[1], data)
 
@@ -290,7 +288,7 @@ def _bind_store(data: Data):  # type: ignore[no-untyped-def]
     return bind
 
 
-def _bind_atomic(atomic: Atomic):  # type: ignore[no-untyped-def]
+def _bind_atomic(atomic: Atomic) -> Binder:
     size = atomic.dtype.itemsize
 
     def bind(batch: Batch, inst: Instruction) -> Op:
@@ -354,7 +352,7 @@ def _scratch_offsets(batch: Batch, inst: Instruction, size: int) -> Callable[[],
     return offsets
 
 
-def _bind_scratch_load(data: Data):  # type: ignore[no-untyped-def]
+def _bind_scratch_load(data: Data) -> Binder:
     def bind(batch: Batch, inst: Instruction) -> Op:
         offsets, land = _scratch_offsets(batch, inst, data.size), lander(batch, inst.dst[0], data)
 
@@ -369,7 +367,7 @@ def _bind_scratch_load(data: Data):  # type: ignore[no-untyped-def]
     return bind
 
 
-def _bind_scratch_store(data: Data):  # type: ignore[no-untyped-def]
+def _bind_scratch_store(data: Data) -> Binder:
     def bind(batch: Batch, inst: Instruction) -> Op:
         offsets, fetch = _scratch_offsets(batch, inst, data.size), fetcher(batch, inst.src[1], data)
 
@@ -391,7 +389,7 @@ def _bind_nothing(batch: Batch, inst: Instruction) -> Op:
     return lambda: None
 
 
-BINDERS: dict[str, Callable[[Batch, Instruction], Op]] = {
+BINDERS: dict[str, Binder] = {
     "buffer_wbl2": _bind_nothing,
     "buffer_inv": _bind_nothing,
 }

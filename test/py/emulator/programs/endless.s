@@ -1,0 +1,3 @@
+; A loop that never ends.
+again:
+  s_branch again
