@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from flycc.contracts import GemmProblem, Reason
@@ -74,6 +75,18 @@ class GemmConfig:
         Of operands, output and bias alike. It keeps offsets inside a tile below `OFFSET_LIMIT`.
         """
         return OFFSET_LIMIT // ELEMENT_BYTES // 2 // max(self.tile_m, self.tile_n, self.step_k)
+
+    def check_strides(self, strides: Mapping[str, int]) -> Reason | None:
+        """None if the kernel reaches everything with these strides (elements, by name), else why not.
+
+        Strides between matrices of a batch need no check: they are only ever multiplied in 64 bits.
+        """
+        for name, stride in strides.items():
+            if not 0 <= stride <= self.max_stride:
+                return Reason(
+                    "gemm.stride", f"{name} = {stride}: configuration {self} takes 0 to {self.max_stride}"
+                )
+        return None
 
     def __str__(self) -> str:
         way = "lds" if self.staged else "direct"

@@ -110,6 +110,16 @@ def test_binary_does_not_depend_on_sizes() -> None:
     assert len({s.key for s in [spec, *specs]}) == len({s.symbol for s in [spec, *specs]}) == len(specs) + 1
 
 
+def test_strides_that_32_bit_offsets_cannot_reach() -> None:
+    config = GemmConfig(64, 64, 64, waves_m=2, waves_n=2)
+    assert config.check_strides({"ld_a": config.max_stride, "bias_m": 0}) is None
+    for bad in (-1, config.max_stride + 1):
+        reason = config.check_strides({"ld_a": 8, "ld_b": bad})
+        assert reason is not None
+        assert reason.code == "gemm.stride"
+        assert f"ld_b = {bad}" in reason.sentence
+
+
 def test_launch_geometry() -> None:
     config = GemmConfig(64, 64, 64, waves_m=2, waves_n=2)
     launch = gemm.launch(replace(PROBLEM, m=65, n=128, batch=3), config)

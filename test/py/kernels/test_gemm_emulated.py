@@ -188,6 +188,18 @@ def test_operands_beyond_two_gibibytes(name: str) -> None:
     check_exact(Gemm("bf16", Stored(integers(rng, 1, 8, 64), "bf16"), b), CONFIGS[name])
 
 
+@pytest.mark.parametrize("name", ["decode192", "small"])
+def test_largest_strides(name: str) -> None:
+    rng = np.random.default_rng(seed)
+    config = CONFIGS[name]
+    for layout in ("NT", "TN"):
+        case = gemm_of(rng, "bf16", layout, (1, 70, 66, 72))
+        for operand in (case.a, case.b):
+            operand.padding = config.max_stride - operand.values.shape[2]
+            operand.__post_init__()
+        check_exact(case, config)
+
+
 def test_decoding_takes_few_instructions() -> None:
     """The cost of a launch on the emulated device: instructions a wave executes for M=1, K=576."""
     rng = np.random.default_rng(seed)
