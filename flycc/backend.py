@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
+from functorch.compile import make_boxed_func
 from torch._dynamo.backends.common import aot_autograd
 from torch.fx import GraphModule
 
@@ -57,7 +58,9 @@ def compile_aten(
     add_graph(kind, report)
     if report.failure:
         leave_to_pytorch(report.failure, options)
-    refused = [candidate.reason for candidate in report.nodes if candidate.family == "gemm" and candidate.reason]
+    refused = [
+        candidate.reason for candidate in report.nodes if candidate.family == "gemm" and candidate.reason
+    ]
     if options.strict and refused:
         raise Refused(refused[0])
     compiled = run_rest(rebuilt, options)
@@ -71,7 +74,10 @@ def serve(problem: GemmProblem, device: torch.device) -> Reason | None:
 
 
 def run_rest(gm: GraphModule, options: Options) -> Callable[..., Any]:
-    """Who runs the rebuilt graph: PyTorch op by op, or Inductor, which calls our operators as they are."""
+    """Who runs the rebuilt graph: PyTorch op by op, or Inductor, which calls our operators as they are.
+
+    Like `strictly`, returns a boxed function: its one argument is the list of inputs.
+    """
     if options.fallback == "inductor":
         try:
             with phase("inductor"):
@@ -79,18 +85,18 @@ def run_rest(gm: GraphModule, options: Options) -> Callable[..., Any]:
         except Exception as error:  # Inductor's failure must not become the model's
             text = " ".join(str(error).split())[:300]
             leave_to_pytorch(Reason("fallback.inductor", f"{type(error).__name__}: {text}"), options)
-    return gm.forward
+    return make_boxed_func(gm.forward)
 
 
 def strictly(compiled: Callable[..., Any]) -> Callable[..., Any]:
     """`compiled`, with every refusal at run time an error."""
 
-    def run(*args: Any) -> Any:
+    def run(arguments: list[Any]) -> Any:
         with refusals.strict():
-            return compiled(*args)
+            return compiled(arguments)
 
     # AOTAutograd passes one list instead of arguments to what says so, and can then free inputs early.
-    run._boxed_call = getattr(compiled, "_boxed_call", False)  # type: ignore[attr-defined]
+    run._boxed_call = True  # type: ignore[attr-defined]
     return run
 
 

@@ -5,4 +5,12 @@ from flycc.contracts import FlyccError, Reason
 from flycc.options import OptionError
 from flycc.runtime.device import DeviceError
 
-__all__ = ["CompileError", "DeviceError", "FlyccError", "MissingLinker", "OptionError", "Reason", "UnsupportedTarget"]
+__all__ = [
+    "CompileError",
+    "DeviceError",
+    "FlyccError",
+    "MissingLinker",
+    "OptionError",
+    "Reason",
+    "UnsupportedTarget",
+]

@@ -12,7 +12,9 @@ from flycc.backend import flycc_backend
 from flycc.record import Record, collect
 
 
-def explain(fn: Callable[..., Any], *inputs: Any, options: dict[str, Any] | None = None, **kwargs: Any) -> Record:
+def explain(
+    fn: Callable[..., Any], *inputs: Any, options: dict[str, Any] | None = None, **kwargs: Any
+) -> Record:
     """Compile `fn` with flycc for `inputs`, run it once, and say what became of every candidate op.
 
     Args:

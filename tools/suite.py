@@ -46,13 +46,18 @@ def steps(nightly: bool) -> list[tuple[str, list[str]]]:
         ("types", [python, "-m", "mypy", "--config-file", str(ROOT / "pyproject.toml"), "-p", "flycc"]),
         ("imports", [str(Path(python).parent / "lint-imports"), str(ROOT / "pyproject.toml")]),
         ("lit", [python, "-m", "lit.main", "-j", jobs, "--order=lexical", str(ROOT / "test" / "lit")]),
-        ("pytest", [python, "-m", "pytest", "--durations=5", *(["-m", "nightly or not nightly"] if nightly else [])]),
+        (
+            "pytest",
+            [python, "-m", "pytest", "--durations=5", *(["-m", "nightly or not nightly"] if nightly else [])],
+        ),
     ]
 
 
 def main() -> int:
     """Run the steps; `--nightly` adds the long sweeps."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--nightly", action="store_true", help="also run the tests marked nightly")
     args = parser.parse_args()
     link_tree()
@@ -64,7 +69,9 @@ def main() -> int:
         # mypy and import-linter find the package in the link tree; everything else uses the installed one.
         in_tree = name in ("types", "imports")
         environment = os.environ | ({"PYTHONPATH": str(TREE), "MYPYPATH": str(TREE)} if in_tree else {})
-        status = subprocess.run(command, cwd=TREE if in_tree else ROOT, env=environment, check=False).returncode
+        status = subprocess.run(
+            command, cwd=TREE if in_tree else ROOT, env=environment, check=False
+        ).returncode
         results.append((name, status, time.monotonic() - started))
     print("\n== summary")
     for name, status, seconds in results:

@@ -31,7 +31,9 @@ PACKAGES = {
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Options of the subcommand."""
-    parser.add_argument("--json", metavar="FILE", help="also write the findings as JSON ('-': standard output alone)")
+    parser.add_argument(
+        "--json", metavar="FILE", help="also write the findings as JSON ('-': standard output alone)"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -88,7 +90,10 @@ def installed(package: str) -> str | None:
 def show(findings: dict[str, Any]) -> None:
     """The report a person reads."""
     rows = [("python", findings["python"], sys.executable)]
-    rows += [(name, version or "MISSING", f"for {PACKAGES[name]}") for name, version in findings["packages"].items()]
+    rows += [
+        (name, version or "MISSING", f"for {PACKAGES[name]}")
+        for name, version in findings["packages"].items()
+    ]
     table("flycc doctor", ("package", "version", "note"), rows)
     linker = findings["linker"]
     hip = findings["hip_library"]

@@ -18,11 +18,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "subject",
         metavar="FILE.py:FUNCTION",
-        help="a function without arguments that returns (model or function, tuple of inputs); MODULE:FUNCTION works too",
+        help="a function without arguments that returns (model, tuple of inputs); MODULE:FUNCTION works too",
     )
-    parser.add_argument("--fallback", choices=("eager", "inductor"), default="eager", help="who runs the other ops")
+    parser.add_argument(
+        "--fallback", choices=("eager", "inductor"), default="eager", help="who runs the other ops"
+    )
     parser.add_argument("--strict", action="store_true", help="fail where an op is left to PyTorch")
-    parser.add_argument("--json", metavar="FILE", help="also write the table as JSON ('-': standard output alone)")
+    parser.add_argument(
+        "--json", metavar="FILE", help="also write the table as JSON ('-': standard output alone)"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -47,7 +51,8 @@ def load(subject: str) -> Callable[[], tuple[Any, tuple[Any, ...]]]:
         if not Path(place).is_file():
             raise FlyccError(Reason("explain.subject", f"there is no file {place}"))
         spec = importlib.util.spec_from_file_location(Path(place).stem, place)
-        assert spec is not None and spec.loader is not None
+        assert spec is not None
+        assert spec.loader is not None
         module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
     else:
@@ -69,9 +74,11 @@ def show(record: Any) -> None:
             key = (candidate.family, candidate.target, candidate.shapes, outcome)
             rows[key] = rows.get(key, 0) + 1
         title = f"graph {number}: {graph.kind}, {len(graph.report.nodes)} candidate ops"
-        table(title, ("ops", "what", "kernel, or why PyTorch runs it"), [
-            (count, f"{target}\n{text}", outcome) for (_, target, text, outcome), count in rows.items()
-        ])
+        table(
+            title,
+            ("ops", "what", "kernel, or why PyTorch runs it"),
+            [(count, f"{target}\n{text}", outcome) for (_, target, text, outcome), count in rows.items()],
+        )
         if graph.report.failure:
             console.print(f"the whole graph runs on PyTorch: {graph.report.failure}")
         console.print()

@@ -17,7 +17,9 @@ console = Console(highlight=False, soft_wrap=False)
 
 def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """Print a table; the last column takes the room that is left and wraps."""
-    shown = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    shown = Table(
+        title=title, title_justify="left", title_style="bold", box=None, pad_edge=False, padding=(0, 2, 0, 0)
+    )
     for number, column in enumerate(columns):
         last = number == len(columns) - 1
         shown.add_column(column, overflow="fold", ratio=1 if last else None, no_wrap=not last)

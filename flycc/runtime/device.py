@@ -41,7 +41,9 @@ class Device(Protocol):
     def copy_from(self, address: int, nbytes: int) -> bytes:
         """Read device memory, after everything launched before has ended."""
 
-    def mapped(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> AbstractContextManager[list[int]]:
+    def mapped(
+        self, inputs: Sequence[Tensor], outputs: Sequence[Tensor]
+    ) -> AbstractContextManager[list[int]]:
         """Device addresses of the first elements of `inputs`, then `outputs`, valid inside the block.
 
         A kernel launched inside the block may read the inputs and touch the outputs, and nothing else.

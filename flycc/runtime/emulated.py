@@ -61,7 +61,9 @@ class EmulatedDevice:
         try:
             return emulator.load(elf).kernels[symbol]
         except EmulatorError as error:
-            raise DeviceError(Reason("device.load", f"the code object of {symbol} cannot be loaded: {error}")) from error
+            raise DeviceError(
+                Reason("device.load", f"the code object of {symbol} cannot be loaded: {error}")
+            ) from error
         except KeyError:
             raise DeviceError(Reason("device.load", f"the code object holds no kernel {symbol}")) from None
 
@@ -79,7 +81,9 @@ def extent(tensor: Tensor) -> np.ndarray:
     """The bytes from a CPU tensor's first element to its last, uint8, in place; gaps of a strided view included."""
     if not tensor.numel():
         return np.empty(0, np.uint8)
-    elements = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    elements = 1 + sum(
+        (size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True)
+    )
     nbytes = elements * tensor.element_size()
     # Not Tensor.numpy(): NumPy has no bfloat16, and a view with gaps is not contiguous.
     return np.frombuffer((ctypes.c_char * nbytes).from_address(tensor.data_ptr()), np.uint8)

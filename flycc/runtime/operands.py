@@ -82,8 +82,10 @@ class GemmOperands:
         else:
             batch = out.shape[:-2]
             a3 = _flat(a.expand(*batch, m, k), (-1, m, k))
-            b3 = b[None].expand(out[..., 0, 0].numel(), k, n) if b.dim() == 2 else _flat(
-                b.expand(*batch, k, n), (-1, k, n)
+            b3 = (
+                b[None].expand(out[..., 0, 0].numel(), k, n)
+                if b.dim() == 2
+                else _flat(b.expand(*batch, k, n), (-1, k, n))
             )
             out3 = out.view(-1, m, n)
             bias3 = None if bias is None else _flat(bias.expand(out.shape), out3.shape)

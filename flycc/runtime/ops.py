@@ -19,7 +19,9 @@ from flycc.runtime.emulated import EmulatedDevice
 from flycc.runtime.operands import GemmOperands
 
 _library = torch.library.Library("flycc", "FRAGMENT")
-_library.define("gemm(Tensor a, Tensor b, Tensor? bias=None, *, bool trans_a=False, bool trans_b=False) -> Tensor")
+_library.define(
+    "gemm(Tensor a, Tensor b, Tensor? bias=None, *, bool trans_a=False, bool trans_b=False) -> Tensor"
+)
 
 
 @functools.cache
@@ -33,7 +35,10 @@ def device_for(device: torch.device) -> Device:
     if device.type == "cpu":
         return emulated_device()
     raise FlyccError(
-        Reason("device.type", f"tensors on {device}: this version of flycc launches on CPU tensors only (emulated)")
+        Reason(
+            "device.type",
+            f"tensors on {device}: this version of flycc launches on CPU tensors only (emulated)",
+        )
     )
 
 

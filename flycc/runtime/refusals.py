@@ -40,7 +40,9 @@ def refuse(op: str, error: Exception) -> None:
     if isinstance(error, FlyccError):
         reason = error.reason
     else:
-        reason = Reason(f"{op}.internal", f"{type(error).__name__} in flycc: {' '.join(str(error).split())[:300]}")
+        reason = Reason(
+            f"{op}.internal", f"{type(error).__name__} in flycc: {' '.join(str(error).split())[:300]}"
+        )
     if getattr(_policy, "strict", False):
         raise error
     for listener in list(_listeners):

@@ -22,8 +22,9 @@ def mlp(dtype=torch.bfloat16):
 
 
 def close(result, reference):
-    # Two bfloat16 computations of one float64 value: each rounds two layers and an activation, and a layer's input error of
-    # one part in 2^8 is averaged over its sum; 2^-5 of the largest value holds with a wide margin and fails on any real fault.
+    # Two bfloat16 computations of one value: each rounds two layers and an activation, and a layer averages its
+    # input's errors of one part in 2^8 over its sum. 2^-5 of the largest value is far above that, and far below any
+    # real fault.
     assert (result.double() - reference.double()).abs().max() <= 2.0**-5 * reference.double().abs().max()
 
 

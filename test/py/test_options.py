@@ -12,14 +12,20 @@ def test_defaults():
 def test_every_accepted_value():
     for fallback in ("eager", "inductor"):
         for strict in (True, False):
-            options = Options.parse({"fallback": fallback, "strict": strict, "target": "gfx950"}, mode="default")
+            options = Options.parse(
+                {"fallback": fallback, "strict": strict, "target": "gfx950"}, mode="default"
+            )
             assert (options.fallback, options.strict) == (fallback, strict)
 
 
 @pytest.mark.parametrize(
     ("options", "code", "words"),
     [
-        ({"fallbak": "eager"}, "option.unknown", ["'fallbak'", "did you mean 'fallback'", "target, fallback, strict"]),
+        (
+            {"fallbak": "eager"},
+            "option.unknown",
+            ["'fallbak'", "did you mean 'fallback'", "target, fallback, strict"],
+        ),
         ({"zzz": 1}, "option.unknown", ["'zzz'", "known: target, fallback, strict"]),
         ({"fallback": "fast"}, "option.fallback", ["'fallback'", "'fast'", "'eager', 'inductor'"]),
         ({"target": "gfx942"}, "option.target", ["'gfx942'", "'gfx950'"]),
@@ -38,5 +44,5 @@ def test_refusals(options, code, words):
 
 
 def test_unknown_mode():
-    with pytest.raises(OptionError, match="max-autotune.*accepted: None, 'default'"):
+    with pytest.raises(OptionError, match=r"max-autotune.*accepted: None, 'default'"):
         Options.parse(None, mode="max-autotune")

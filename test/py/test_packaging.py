@@ -6,7 +6,9 @@ import textwrap
 
 
 def python(code: str) -> str:
-    done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
 
@@ -21,32 +23,44 @@ def test_backend_is_known_by_name_alone():
     assert out == "[2.0, 2.0]"
 
 
-def test_top_package_and_passes_do_not_import_torch():
-    assert python("""
+def test_top_package_and_passes_do_not_import_torch_or_flydsl():
+    assert (
+        python("""
         import sys, flycc, flycc.dialects, flycc.passes, flycc.contracts
-        print([name for name in ("torch", "numpy", "flydsl") if name in sys.modules])
-    """) == "[]"
+        print([name for name in ("torch", "flydsl") if name in sys.modules])
+    """)
+        == "[]"
+    )
 
 
 def test_kernels_and_codegen_do_not_import_flydsl():
-    assert python("""
+    assert (
+        python("""
         import sys, flycc.codegen, flycc.kernels.gemm
         print("flydsl" in sys.modules)
-    """) == "False"
+    """)
+        == "False"
+    )
 
 
 def test_emulator_imports_numpy_only():
-    assert python("""
+    assert (
+        python("""
         import sys
         before = set(sys.modules)
         import flycc.emulator
         roots = {name.partition(".")[0] for name in set(sys.modules) - before} - set(sys.stdlib_module_names)
         print(sorted(roots))
-    """) == "['flycc', 'numpy']"
+    """)
+        == "['flycc', 'numpy']"
+    )
 
 
 def test_explain_stays_a_function_after_its_module_is_imported():
-    assert python("""
+    assert (
+        python("""
         import flycc, flycc.explanation
         print(callable(flycc.explain), flycc.errors.FlyccError.__name__)
-    """) == "True FlyccError"
+    """)
+        == "True FlyccError"
+    )

@@ -41,7 +41,10 @@ def randn(*shape, dtype=torch.bfloat16):
 @pytest.mark.parametrize("trans_b", [False, True])
 @pytest.mark.parametrize("with_bias", [False, True])
 def test_layouts(dtype, trans_a, trans_b, with_bias):
-    a, b = randn(*((33, 19) if trans_a else (19, 33)), dtype=dtype), randn(*((21, 33) if trans_b else (33, 21)), dtype=dtype)
+    a, b = (
+        randn(*((33, 19) if trans_a else (19, 33)), dtype=dtype),
+        randn(*((21, 33) if trans_b else (33, 21)), dtype=dtype),
+    )
     bias = randn(21, dtype=dtype) if with_bias else None
     result = torch.ops.flycc.gemm(a, b, bias, trans_a=trans_a, trans_b=trans_b)
     check(result, a.t() if trans_a else a, b.t() if trans_b else b, bias)
