@@ -7,11 +7,13 @@ once, so that any misplaced, missing or doubled term shows.
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 from emulated_gemm import NUMPY_TYPES, PRECISION, Gemm, Stored, bound, reference
 
+from flycc.contracts import GemmProblem
 from flycc.kernels.gemm import GemmConfig
 
 CONFIGS = {
@@ -37,6 +39,9 @@ def integers(rng: np.random.Generator, *shape: int) -> np.ndarray:
     return rng.integers(-4, 5, shape).astype(np.float64)
 
 
+Draw = Callable[..., np.ndarray]
+
+
 def gemm_of(
     rng: np.random.Generator,
     dtype: str,
@@ -46,7 +51,7 @@ def gemm_of(
     padding: int = 0,
     misalign: int = 0,
     bias: np.ndarray | None = None,
-    values=integers,
+    values: Draw = integers,
 ) -> Gemm:
     batch, m, n, k = sizes
     trans_a, trans_b = layout[0] == "T", layout[1] == "T"
@@ -62,9 +67,10 @@ def check_exact(case: Gemm, config: GemmConfig) -> None:
     assert magnitude.max() < 2**24, "the test's inputs are too large to be summed exactly"
     expected = exact.astype(np.float32).astype(NUMPY_TYPES[case.dtype]).astype(np.float64)
     result = case.run(config)
-    np.testing.assert_array_equal(result.out, expected, err_msg=f"{case.sizes} seed {seed}")
+    what = f"{config} {case.sizes} seed {seed}"
+    np.testing.assert_array_equal(result.out, expected, err_msg=what)
     clean = Stored(expected, case.dtype, case.out_padding, case.out_misalign)
-    np.testing.assert_array_equal(result.memory, clean.buffer, err_msg=f"{case.sizes} seed {seed}")
+    np.testing.assert_array_equal(result.memory, clean.buffer, err_msg=what)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -171,6 +177,34 @@ def test_wave_order_does_not_matter(name: str, layout: str) -> None:
     first = case.run(CONFIGS[name]).memory
     for order in ("serial", "reverse", seed):
         np.testing.assert_array_equal(case.run(CONFIGS[name], order).memory, first, err_msg=str(order))
+
+
+def any_configuration(draw: random.Random) -> GemmConfig:
+    """A valid configuration, shipped or not, that leaves at most 128 results to a work-item."""
+    while True:
+        config = GemmConfig(
+            draw.choice([16, 32, 48, 64, 128, 256]),
+            draw.choice([16, 32, 64, 96, 128, 256]),
+            draw.choice([32, 64, 96, 128]),
+            draw.choice([1, 2, 3, 4]),
+            draw.choice([1, 2, 3, 4]),
+            draw.choice([1, 1, 2, 3, 4, 8]),
+            draw.choice([True, False]),
+        )
+        fits = config.tile_m * config.tile_n <= 128 * config.threads
+        if fits and config.is_valid(GemmProblem("bf16", 64, 64, 64)) is None:
+            return config
+
+
+@pytest.mark.parametrize("count", [4, pytest.param(100, marks=pytest.mark.nightly)])
+def test_every_valid_configuration_computes(count: int) -> None:
+    """What is_valid accepts is right, not only what is shipped: the tuner searches all of it."""
+    draw, rng = random.Random(seed), np.random.default_rng(seed)
+    for _ in range(count):
+        config, layout = any_configuration(draw), draw.choice(LAYOUTS)
+        k = draw.choice([draw.randint(1, 300), 8 * draw.randint(1, 40)])
+        sizes = (1, draw.randint(1, 150), draw.randint(1, 150), k)
+        check_exact(gemm_of(rng, "bf16", layout, sizes, padding=draw.choice([0, 1, 2, 8])), config)
 
 
 def test_infinite_results_of_fp16() -> None:
