@@ -3,7 +3,7 @@
 # No `from __future__ import annotations` here: the op is built from its evaluated annotations.
 
 from collections.abc import Iterable
-from typing import Any, cast
+from typing import cast
 
 from torch_mlir import ir
 from torch_mlir.dialects.ext import Operand, Pure, Result
@@ -177,17 +177,17 @@ def problem(op: GemmOp) -> GemmProblem:
     """
     a, b, result = (_known(v) for v in (op.a, op.b, op.result))
     bias = None if op.bias is None else _known(op.bias)
-    (m, k), (k_of_b, n) = logical(a.dims, op.trans_a)[-2:], logical(b.dims, op.trans_b)[-2:]
-    rows = _named(m or result.dims[-2], "M")
-    batch = [_named(d, f"B{i}") for i, d in enumerate(result.dims[:-2])]
+    logical_a, logical_b = logical(a.dims, op.trans_a), logical(b.dims, op.trans_b)
+    known = map(_first_known, result.dims, product_dims(logical_a, logical_b))
+    *batch, rows, columns = map(_named, known, [*(f"B{i}" for i in range(len(result.dims) - 2)), "M", "N"])
     bias_is_per_row = bias is None or len(bias.dims) <= 1 or bias.dims == result.dims
     if len(b.dims) == 2 and not op.trans_a and bias_is_per_row:
         rows, batch = _product([*batch, rows]), []
     return GemmProblem(
         dtype=cast(GemmDtype, a.dtype),
         m=rows,
-        n=_named(n or result.dims[-1], "N"),
-        k=_named(k or k_of_b, "K"),
+        n=columns,
+        k=_named(_first_known(logical_a[-1], logical_b[-2]), "K"),
         batch=_product(batch),
         trans_a=op.trans_a,
         trans_b=op.trans_b,
@@ -204,21 +204,29 @@ def _known(value: ir.Value) -> Tensor:
     return tensor
 
 
+def _first_known(x: Dim, y: Dim) -> Dim:
+    return y if x is None else x
+
+
 def _named(dim: Dim, name: str) -> Size:
     return name if dim is None else dim
 
 
-def _product(sizes: Iterable[Any]) -> Size:
+def _product(sizes: Iterable[Size]) -> Size:
     """Product of sizes: a number, or factors joined by "*" with a number, if not one, in front."""
-    number, symbols = 1, []
+    number = 1
+    symbols: list[str] = []
     for size in sizes:
         if isinstance(size, int):
             number *= size
         else:
-            symbols.append(size if size.isidentifier() else f"({size})")
+            symbols.append(size)
     if not symbols:
         return number
-    return "*".join([str(number)] * (number != 1) + symbols)
+    factors = [str(number)] * (number != 1) + symbols
+    if len(factors) == 1:
+        return factors[0]
+    return "*".join(factor if factor.isalnum() else f"({factor})" for factor in factors)
 
 
 def _row_alignment(tensor: Tensor) -> int:

@@ -44,6 +44,41 @@ func.func @regrouped(%a: !torch.vtensor<[2,3,4,8],bf16>, %b: !torch.vtensor<[6,8
   return %y : !torch.vtensor<[3,2,4,16],bf16>
 }
 
+// One operand repeats its batches along a dimension that the result splits differently.
+// CHECK-LABEL: func.func @repeated_elsewhere
+// CHECK: %[[V:.*]] = torch.aten.view
+// CHECK: %[[W:.*]] = torch.aten.view %arg1
+// CHECK-NEXT: "flycc.gemm"(%[[V]], %[[W]])
+// CHECK-SAME: -> !torch.vtensor<[8,4,16],bf16>
+func.func @repeated_elsewhere(%a: !torch.vtensor<[2,1,4,8],bf16>, %b: !torch.vtensor<[2,2,2,8,16],bf16>) -> !torch.vtensor<[2,2,2,4,16],bf16> {
+  %c0 = torch.constant.int 2
+  %c1 = torch.constant.int 4
+  %c2 = torch.constant.int 4
+  %c3 = torch.constant.int 8
+  %l4 = torch.prim.ListConstruct %c0, %c1, %c2, %c3 : (!torch.int, !torch.int, !torch.int, !torch.int) -> !torch.list<int>
+  %c5 = torch.constant.bool false
+  %e = torch.aten.expand %a, %l4, %c5 : !torch.vtensor<[2,1,4,8],bf16>, !torch.list<int>, !torch.bool -> !torch.vtensor<[2,4,4,8],bf16>
+  %c6 = torch.constant.int 8
+  %c7 = torch.constant.int 4
+  %c8 = torch.constant.int 8
+  %l9 = torch.prim.ListConstruct %c6, %c7, %c8 : (!torch.int, !torch.int, !torch.int) -> !torch.list<int>
+  %v = torch.aten.view %e, %l9 : !torch.vtensor<[2,4,4,8],bf16>, !torch.list<int> -> !torch.vtensor<[8,4,8],bf16>
+  %c10 = torch.constant.int 8
+  %c11 = torch.constant.int 8
+  %c12 = torch.constant.int 16
+  %l13 = torch.prim.ListConstruct %c10, %c11, %c12 : (!torch.int, !torch.int, !torch.int) -> !torch.list<int>
+  %w = torch.aten.view %b, %l13 : !torch.vtensor<[2,2,2,8,16],bf16>, !torch.list<int> -> !torch.vtensor<[8,8,16],bf16>
+  %m = torch.aten.bmm %v, %w : !torch.vtensor<[8,4,8],bf16>, !torch.vtensor<[8,8,16],bf16> -> !torch.vtensor<[8,4,16],bf16>
+  %c14 = torch.constant.int 2
+  %c15 = torch.constant.int 2
+  %c16 = torch.constant.int 2
+  %c17 = torch.constant.int 4
+  %c18 = torch.constant.int 16
+  %l19 = torch.prim.ListConstruct %c14, %c15, %c16, %c17, %c18 : (!torch.int, !torch.int, !torch.int, !torch.int, !torch.int) -> !torch.list<int>
+  %y = torch.aten.view %m, %l19 : !torch.vtensor<[8,4,16],bf16>, !torch.list<int> -> !torch.vtensor<[2,2,2,4,16],bf16>
+  return %y : !torch.vtensor<[2,2,2,4,16],bf16>
+}
+
 // A weight gradient: the flattened dimension is the summed one.
 // CHECK-LABEL: func.func @flattened_sum
 // CHECK: %[[G:.*]] = torch.aten.view %arg0
