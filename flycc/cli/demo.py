@@ -43,13 +43,13 @@ def run(args: argparse.Namespace) -> int:
     """Load, decode with eager PyTorch, decode with flycc, compare, report."""
     if args.tokens < 1:
         raise FlyccError(Reason("demo.tokens", f"--tokens is {args.tokens}; it must be at least 1"))
+    # gguf's own progress bar knows no other way to be quiet, and tqdm reads this when it is imported.
+    os.environ.setdefault("TQDM_DISABLE", "1")
     import torch
 
     import flycc
     from flycc.record import collect
 
-    # gguf's own progress bar knows no other way to be quiet.
-    os.environ.setdefault("TQDM_DISABLE", "1")
     started = time.perf_counter()
     with console.status(f"Loading {MODEL} (GGUF Q4_1, dequantised to bfloat16)"):
         model, tokenizer = load_model()

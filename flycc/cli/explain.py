@@ -68,16 +68,19 @@ def load(subject: str) -> Callable[[], tuple[Any, tuple[Any, ...]]]:
 def show(record: Any) -> None:
     """One table a graph: like ops with the same outcome share a row."""
     for number, graph in enumerate(record.graphs):
-        rows: dict[tuple[str, ...], int] = {}
+        counts: dict[str, int] = {}
         for candidate in graph.report.nodes:
-            outcome = candidate.kernel or str(candidate.reason)
-            key = (candidate.family, candidate.target, candidate.shapes, outcome)
-            rows[key] = rows.get(key, 0) + 1
-        title = f"graph {number}: {graph.kind}, {len(graph.report.nodes)} candidate ops"
+            outcome = (
+                f"{candidate.kernel}: {candidate.problem}"
+                if candidate.kernel
+                else f"PyTorch, {candidate.reason}"
+            )
+            text = f"{candidate.target} {candidate.shapes}\n-> {outcome}"
+            counts[text] = counts.get(text, 0) + 1
         table(
-            title,
-            ("ops", "what", "kernel, or why PyTorch runs it"),
-            [(count, f"{target}\n{text}", outcome) for (_, target, text, outcome), count in rows.items()],
+            f"graph {number} ({graph.kind}): {len(graph.report.nodes)} candidate ops",
+            ("ops", "what runs it"),
+            [(count, text) for text, count in counts.items()],
         )
         if graph.report.failure:
             console.print(f"the whole graph runs on PyTorch: {graph.report.failure}")

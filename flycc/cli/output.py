@@ -16,7 +16,7 @@ console = Console(highlight=False, soft_wrap=False)
 
 
 def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Print a table; the last column takes the room that is left and wraps."""
+    """Print a table; only the last column wraps. A title is cut to the table's width, so keep it short."""
     shown = Table(
         title=title, title_justify="left", title_style="bold", box=None, pad_edge=False, padding=(0, 2, 0, 0)
     )

@@ -6,8 +6,6 @@ import functools
 from dataclasses import dataclass
 from typing import Any
 
-from torch import Tensor
-
 from flycc import codegen
 from flycc.contracts import FlyccError, GemmProblem, Reason
 from flycc.kernels import gemm as family
@@ -45,28 +43,18 @@ def launch(operands: GemmOperands, device: Device) -> None:
     """Compute `operands.out`. Raises `FlyccError` before anything ran, or `DeviceError` from the launch."""
     problem = operands.problem()
     config, loaded = prepare(problem, device)
+    strides = operands.strides()
+    # Those between matrices are only ever multiplied in 64 bits.
+    within = {name: stride for name, stride in strides.items() if "batch" not in name}
+    if reason := config.check_strides(within):
+        raise FlyccError(reason)
     geometry = family.launch(problem, config)
-    a, b, out, bias = operands.a, operands.b, operands.out, operands.bias
-    inputs: list[Tensor] = [a.tensor, b.tensor]
-    if bias is not None:
-        inputs.append(bias)
-    with device.mapped(inputs, [out]) as addresses:
-        values = {
-            "a": addresses[0],
-            "b": addresses[1],
-            "bias": 0 if bias is None else addresses[2],
-            "out": addresses[-1],
-            "batch_a": a.batch_stride,
-            "batch_b": b.batch_stride,
-            "batch_out": out.stride(0),
-            "bias_batch": 0 if bias is None else bias.stride(0),
-            "bias_m": 0 if bias is None else bias.stride(1),
-            "bias_n": 0 if bias is None else bias.stride(2),
-            "m": problem.m,
-            "n": problem.n,
-            "k": problem.k,
-            "ld_a": a.row_stride,
-            "ld_b": b.row_stride,
-            "ld_out": out.stride(1),
-        }
-        device.launch(loaded.handle, geometry.grid, geometry.block, loaded.spec.kernarg.pack(values))
+    inputs = [operands.a.tensor, operands.b.tensor]
+    if operands.bias is not None:
+        inputs.append(operands.bias)
+    with device.mapped(inputs, [operands.out]) as addresses:
+        a, b, *bias, out = addresses
+        sizes = {"m": problem.m, "n": problem.n, "k": problem.k}
+        pointers = {"a": a, "b": b, "bias": bias[0] if bias else 0, "out": out}
+        kernarg = loaded.spec.kernarg.pack(pointers | strides | sizes)
+        device.launch(loaded.handle, geometry.grid, geometry.block, kernarg)

@@ -38,8 +38,8 @@ class Matrix:
 
     @property
     def row_stride(self) -> int:
-        # PyTorch leaves the stride of a dimension of size 1 undefined; the kernel wants a sound pitch.
-        return self.tensor.stride(1) if self.tensor.size(1) > 1 else self.tensor.size(2)
+        # PyTorch leaves the stride of a dimension of size 1 undefined, and it may be huge.
+        return self.tensor.stride(1) if self.tensor.size(1) > 1 else 0
 
     @property
     def align(self) -> int:
@@ -90,6 +90,27 @@ class GemmOperands:
             out3 = out.view(-1, m, n)
             bias3 = None if bias is None else _flat(bias.expand(out.shape), out3.shape)
         return cls(Matrix.of(a3), Matrix.of(b3), out3, bias3)
+
+    def strides(self) -> dict[str, int]:
+        """The strides the kernel takes, in elements, by the names of its arguments; all of a missing bias are 0."""
+        # As for rows, the stride of a dimension of size 1 means nothing.
+        bias, out = self.bias, Matrix(self.out, False)
+        batch, m, n = (
+            (0, 0, 0)
+            if bias is None
+            else (stride if size > 1 else 0 for size, stride in zip(bias.shape, bias.stride(), strict=True))
+        )
+        return {
+            "batch_a": self.a.batch_stride,
+            "batch_b": self.b.batch_stride,
+            "batch_out": out.batch_stride,
+            "ld_a": self.a.row_stride,
+            "ld_b": self.b.row_stride,
+            "ld_out": out.row_stride,
+            "bias_batch": batch,
+            "bias_m": m,
+            "bias_n": n,
+        }
 
     def problem(self) -> GemmProblem:
         """The concrete problem of this launch."""

@@ -129,3 +129,23 @@ def test_strict_raises(monkeypatch):
     monkeypatch.setattr(ops.gemm_runtime, "launch", failing_launch)
     with pytest.raises(FlyccError, match="planted"):
         torch.ops.flycc.gemm(randn(4, 8), randn(8, 4))
+
+
+def test_strides_beyond_32_bit_offsets_go_to_pytorch(monkeypatch):
+    monkeypatch.setattr(refusals, "_warned", set())
+    monkeypatch.setattr(refusals._policy, "strict", False)
+    pitch = 1 << 24
+    # Two rows, 32 MiB apart; the memory between them is never touched.
+    a = torch.empty_strided((2, 8), (pitch, 1), dtype=torch.bfloat16)
+    a.copy_(randn(2, 8))
+    b = randn(8, 4)
+    with pytest.warns(RuntimeWarning, match=r"gemm\.\w*stride"):
+        result = torch.ops.flycc.gemm(a, b)
+    assert torch.equal(result, a @ b)
+
+
+def test_meaningless_strides_of_size_one_are_not_refused():
+    a = randn(1, 8).as_strided((1, 8), (1 << 30, 1))
+    bias = randn(4).as_strided((1, 4), (1 << 30, 1))
+    b = randn(8, 4)
+    check(torch.ops.flycc.gemm(a, b, bias), a, b, bias)
