@@ -18,7 +18,14 @@ from flycc.emulator.isa.instruction import Instruction
 from flycc.emulator.memory import AccessError, MemoryFault
 from flycc.emulator.program import Block, Kernel
 from flycc.emulator.semantics import Op, bind
-from flycc.emulator.semantics.operands import U64, reader, scalar_sink, scalar_source
+from flycc.emulator.semantics.operands import (
+    U64,
+    first_row,
+    is_vector,
+    reader,
+    scalar_sink,
+    scalar_source,
+)
 from flycc.emulator.state import EXEC, VCC, Batch
 
 #: Addresses that mean that the waves have ended, or wait at a barrier.
@@ -144,10 +151,20 @@ class Executor:
 
     def _bind(self, pc: int) -> BoundBlock:
         block = self.kernel.block(pc)
-        ops = [bind(self.batch, inst) for inst in block.body]
+        ops = self._bind_body(block.body)
         count = len(block.body) + (block.end is not None)
         bound = self._blocks[pc] = BoundBlock(ops, count, self._bind_end(block), block.next)
         return bound
+
+    def _bind_body(self, body: tuple[Instruction, ...]) -> list[Op]:
+        batch = self.batch
+        batch.fragments.written(0, len(batch.vgpr))
+        ops = []
+        for inst in body:
+            ops.append(bind(batch, inst))
+            for operand in filter(is_vector, inst.dst):
+                batch.fragments.written(first_row(batch, operand), operand.count)
+        return ops
 
     def _bind_end(self, block: Block) -> Callable[[], int | np.ndarray]:
         end, following, batch = block.end, block.next, self.batch

@@ -118,6 +118,16 @@ class Memory:
             out[part] = load_elements(region.data, offsets, size)
         return out
 
+    def gather_from(self, base: int, offsets: np.ndarray, size: int, mask: np.ndarray | None) -> np.ndarray:
+        """`gather` at `base + offsets` (int64, not negative where the mask is on): the usual case of one buffer."""
+        region = self.region_at(base)
+        if region is not None:
+            start = base - region.start
+            at = offsets if mask is None else offsets * mask
+            if int(at.max()) <= region.data.size - size - start:
+                return load_elements(region.data, at + start if start else at, size)
+        return self.gather(offsets.view(np.uint64) + np.uint64(base), size, mask)
+
     def scatter(self, addresses: np.ndarray, values: np.ndarray, size: int, mask: np.ndarray | None) -> None:
         """Store `size` bytes per address where the mask is on; the counterpart of `gather`.
 

@@ -81,6 +81,36 @@ class Queue:
         self._entries = kept
 
 
+class Fragments:
+    """Expanded matrix operands, shared by the instructions of a block while their registers stay as they are.
+
+    Used while a block is bound: what is live is known then, as it is straight-line code.
+    """
+
+    def __init__(self) -> None:
+        self._live: dict[tuple[int, int, object], np.ndarray] = {}
+        self._free: dict[tuple[tuple[int, ...], np.dtype], list[np.ndarray]] = {}
+
+    def find(self, first: int, count: int, kind: object) -> np.ndarray | None:
+        """The array that holds rows `first` to `first + count` expanded as `kind`, if one does."""
+        return self._live.get((first, count, kind))
+
+    def make(
+        self, first: int, count: int, kind: object, shape: tuple[int, ...], dtype: np.dtype
+    ) -> np.ndarray:
+        """An array for that; the caller fills it when its instruction executes."""
+        free = self._free.get((shape, dtype))
+        array = free.pop() if free else np.empty(shape, dtype)
+        self._live[first, count, kind] = array
+        return array
+
+    def written(self, first: int, count: int) -> None:
+        """Rows `first` to `first + count` have changed."""
+        for key in [k for k in self._live if k[0] < first + count and first < k[0] + k[1]]:
+            array = self._live.pop(key)
+            self._free.setdefault((array.shape, array.dtype), []).append(array)
+
+
 @dataclass(slots=True)
 class Mode:
     """The float mode bits: whether denormals are kept, for float32, and for float16 and float64."""
@@ -124,6 +154,7 @@ class Batch:
     mask: np.ndarray | None = None
     vmcnt: Queue = field(default_factory=Queue)
     lgkmcnt: Queue = field(default_factory=Queue)
+    fragments: Fragments = field(default_factory=Fragments)
     at: Instruction | None = None
 
     def __post_init__(self) -> None:

@@ -54,7 +54,6 @@ def launch(operands: GemmOperands, device: Device) -> None:
         inputs.append(operands.bias)
     with device.mapped(inputs, [operands.out]) as addresses:
         a, b, *bias, out = addresses
-        sizes = {"m": problem.m, "n": problem.n, "k": problem.k}
         pointers = {"a": a, "b": b, "bias": bias[0] if bias else 0, "out": out}
-        kernarg = loaded.spec.kernarg.pack(pointers | strides | sizes)
+        kernarg = loaded.spec.kernarg.pack(pointers | strides | operands.sizes())
         device.launch(loaded.handle, geometry.grid, geometry.block, kernarg)

@@ -91,6 +91,11 @@ class GemmOperands:
             bias3 = None if bias is None else _flat(bias.expand(out.shape), out3.shape)
         return cls(Matrix.of(a3), Matrix.of(b3), out3, bias3)
 
+    def sizes(self) -> dict[str, int]:
+        """The sizes the kernel takes, by the names of its arguments."""
+        _, m, n = self.out.shape
+        return {"m": m, "n": n, "k": self.a.tensor.shape[1 if self.a.transposed else 2]}
+
     def strides(self) -> dict[str, int]:
         """The strides the kernel takes, in elements, by the names of its arguments; all of a missing bias are 0."""
         # As for rows, the stride of a dimension of size 1 means nothing.
@@ -114,13 +119,10 @@ class GemmOperands:
 
     def problem(self) -> GemmProblem:
         """The concrete problem of this launch."""
-        batch, m, n = self.out.shape
         return GemmProblem(
             dtype=_DTYPES[self.out.dtype],  # type: ignore[arg-type]
-            m=m,
-            n=n,
-            k=self.a.tensor.shape[1] if self.a.transposed else self.a.tensor.shape[2],
-            batch=batch,
+            **self.sizes(),
+            batch=self.out.shape[0],
             trans_a=self.a.transposed,
             trans_b=self.b.transposed,
             bias=self.bias is not None,

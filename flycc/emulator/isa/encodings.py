@@ -186,7 +186,7 @@ DPP_VOP2 8
 DS 8
     number 17+8
     dst vdst:vgpr@56+8/25
-    src addr:vgpr@32+8 data0:vgpr@40+8/25 data1:vgpr@48+8/25
+    src addr:vgpr@32+8 data0:vgpr@40+8/25 data1:vgpr@48+8/25 gws:vgpr@32+8/25
     mods offset@0+16 gds@16+1
 FLAT 8
     number 18+7

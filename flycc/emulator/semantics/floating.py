@@ -54,7 +54,8 @@ def fma16(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
 def fma64(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
     """float64 `a * b + c`, rounded once: the plain result where it is exact or special, else by fractions."""
     a, b, c = np.broadcast_arrays(a, b, c)
-    out = a * b + c
+    # A finite product that overflows float64 must not meet an infinite addend of the other sign.
+    out = np.where(np.isinf(c) & np.isfinite(a) & np.isfinite(b), c, a * b + c)
     flat = np.ascontiguousarray(out).reshape(-1)
     for i, (x, y, z) in enumerate(zip(a.flat, b.flat, c.flat, strict=True)):
         if np.isfinite(x) and np.isfinite(y) and np.isfinite(z) and x != 0 and y != 0:

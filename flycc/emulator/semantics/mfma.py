@@ -19,7 +19,15 @@ from typing import NamedTuple
 import numpy as np
 
 from flycc.emulator.isa.instruction import Instruction, Operand
-from flycc.emulator.semantics.operands import Binder, Op, UnsupportedInstruction, constant, is_vector, rows
+from flycc.emulator.semantics.operands import (
+    Binder,
+    Op,
+    UnsupportedInstruction,
+    constant,
+    first_row,
+    is_vector,
+    rows,
+)
 from flycc.emulator.state import LANES, Batch
 
 #: Expands packed register rows, uint32 [r, waves, 64], into [elements per register, r, waves, 64] of `out`.
@@ -122,17 +130,28 @@ def _bind_fragment(
     batch: Batch, operand: Operand, element: Element, size: int, dtype: np.dtype
 ) -> Callable[[], np.ndarray]:
     """A function that gives an operand as [waves, K, size], K in an order that A and B share."""
-    registers = operand.count
-    packed = rows(batch, operand)
+    registers, per_register = operand.count, element.per_register
+    first = first_row(batch, operand)
     groups = LANES // size
-    # [waves, element, register, lane] = [waves, K, size] with K = (element, register, lane group)
-    matrix = np.empty((batch.waves, element.per_register, registers, LANES), dtype)
-    by_lane = matrix.transpose(1, 2, 0, 3)
-    flat = matrix.reshape(batch.waves, element.per_register * registers * groups, size)
+
+    def as_matrix(expanded: np.ndarray) -> np.ndarray:
+        """[waves, element, register, lane] is [waves, K, size] with K = (element, register, lane group)."""
+        return expanded.reshape(batch.waves, per_register * registers * groups, size)
+
+    kind = (element, dtype)
+    known = batch.fragments.find(first, registers, kind)
+    if known is not None:
+        matrix = as_matrix(known)
+        return lambda: matrix
+    packed = rows(batch, operand)
+    expanded = batch.fragments.make(
+        first, registers, kind, (batch.waves, per_register, registers, LANES), dtype
+    )
+    by_lane, made = expanded.transpose(1, 2, 0, 3), as_matrix(expanded)
 
     def fragment() -> np.ndarray:
         element.expand(packed, by_lane)
-        return flat
+        return made
 
     return fragment
 

@@ -61,12 +61,15 @@ def is_vector(operand: Operand) -> bool:
     return operand.kind in (OperandKind.VGPR, OperandKind.AGPR)
 
 
+def first_row(batch: Batch, operand: Operand) -> int:
+    """Where a vector operand begins in the batch's vector registers."""
+    return operand.index + (batch.accum_offset if operand.kind is OperandKind.AGPR else 0)
+
+
 def rows(batch: Batch, operand: Operand, count: int | None = None) -> np.ndarray:
     """A range of vector registers, uint32 [count, waves, 64], as a view."""
-    accumulator = operand.kind is OperandKind.AGPR
-    first = operand.index + (batch.accum_offset if accumulator else 0)
-    count = operand.count if count is None else count
-    batch.row(operand.index + count - 1, accumulator)
+    first, count = first_row(batch, operand), operand.count if count is None else count
+    batch.row(operand.index + count - 1, operand.kind is OperandKind.AGPR)
     return batch.vgpr[first : first + count]
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 
 from flycc.emulator.isa.instruction import Instruction, Operand, OperandKind
-from flycc.emulator.memory import AccessError, elements, load_elements, store_elements
+from flycc.emulator.memory import ELEMENT, AccessError, Memory, elements, load_elements, store_elements
 from flycc.emulator.semantics.operands import (
     U32,
     U64,
@@ -27,6 +28,7 @@ from flycc.emulator.semantics.transfer import (
     Data,
     apply_atomic,
     as_dwords,
+    as_elements,
     fetcher,
     lander,
 )
@@ -64,6 +66,37 @@ def _global_addresses(batch: Batch, inst: Instruction, data: Operand | None) -> 
     return addresses
 
 
+class _Descriptor(NamedTuple):
+    """V#s of a batch: ints where all waves agree, else int64 [waves, 1].
+
+    `base` is the least base address and `shift` how far a wave's own lies above it; `limit` is
+    num_records in bytes.
+    """
+
+    base: int
+    shift: np.ndarray | int
+    stride: np.ndarray | int
+    limit: np.ndarray | int
+
+
+class _Reach(NamedTuple):
+    """Where a MUBUF access goes: `base + places` (int64 [waves, 64]) in the lanes `inside` (None: all).
+
+    `offsets` are what num_records (`limit`) is compared with; `cut` says that it cuts some lane's
+    dwords in two.
+    """
+
+    base: int
+    places: np.ndarray
+    offsets: np.ndarray
+    limit: np.ndarray | int
+    inside: np.ndarray | None
+    cut: bool
+
+    def addresses(self) -> np.ndarray:
+        return self.places.view(np.uint64) + np.uint64(self.base)
+
+
 class _Buffer:
     """The addresses of a MUBUF access and its range check (raw buffers: ISA document, "Buffer addressing").
 
@@ -74,84 +107,108 @@ class _Buffer:
     def __init__(self, batch: Batch, inst: Instruction) -> None:
         vaddr, srsrc, soffset = inst.src[-3:]
         self.batch, self.inst = batch, inst
-        self.descriptor = batch.sgpr[:, srsrc.index : srsrc.index + 4]
+        self.words = batch.sgpr[:, srsrc.index : srsrc.index + 4]
+        self._key = b""
+        self.immediate = np.array(inst.mods.get("offset", 0))
+        self.shape = (batch.waves, LANES)
+        indexed = bool(inst.mods.get("idxen", 0))
         parts: list[Source] = []
-        self.indexed = bool(inst.mods.get("idxen", 0))
         if inst.mods.get("offen", 0):
-            at = Operand(vaddr.kind, vaddr.index + self.indexed)
-            parts.append(plain_source(batch, at, U32))
-        if soffset.kind is not OperandKind.OFF:
+            parts.append(plain_source(batch, Operand(vaddr.kind, vaddr.index + indexed), U32))
+        if soffset.kind is OperandKind.CONST:
+            self.immediate = self.immediate + soffset.value
+        elif soffset.kind is not OperandKind.OFF:
             parts.append(plain_source(batch, soffset, U32))
         self.parts = reader(parts)
-        self.index = reader(
-            [plain_source(batch, Operand(vaddr.kind, vaddr.index), U32)] if self.indexed else []
-        )
-        self.immediate = np.array(inst.mods.get("offset", 0), np.uint64)
+        self.index = reader([plain_source(batch, Operand(vaddr.kind, vaddr.index), U32)] if indexed else [])
 
-    def offsets(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """(base, num_records in bytes, byte offsets), uint64 and broadcastable to [waves, 64]."""
-        words = self.descriptor
-        live = words if self.batch.active is None else words[self.batch.active]
-        if (live[:, 1] >> np.uint32(31)).any() or (live[:, 3] >> np.uint32(23) & np.uint32(1)).any():
-            raise UnsupportedInstruction(self.inst, "swizzled and add-tid buffers are not emulated")
-        words = live[0][:, None, None] if (live == live[0]).all() else words.T[..., None]
-        base = words[0].astype(np.uint64) | (words[1].astype(np.uint64) & np.uint64(0xFFFF)) << np.uint64(32)
-        total: np.ndarray = self.immediate
+    def reach(self, size: int) -> _Reach:
+        base, shift, stride, limit = self._descriptor()
+        offsets = self.immediate
         for part in self.parts():
-            total = np.add(total, part, dtype=np.uint64)
-        records = words[2].astype(np.uint64)
-        stride = (words[1] >> np.uint32(16) & np.uint32(0x3FFF)).astype(np.uint64)
-        if stride.any():
-            records = records * np.maximum(stride, np.uint64(1))
+            offsets = np.add(part, offsets, dtype=np.int64)
         for index in self.index():
-            total = total + index * stride
-        return base, records, total
-
-    def addresses(self, size: int) -> tuple[np.ndarray, np.ndarray | None, bool]:
-        """(addresses, lanes inside, whether some lane is inside with a part of its dwords only)."""
-        base, records, offsets = self.offsets()
-        shape = (self.batch.waves, LANES)
-        if offsets.shape != shape:
-            offsets = np.broadcast_to(offsets, shape)
-        end = offsets + np.uint64(size)
+            offsets = offsets + index.astype(np.int64) * stride
+        if offsets.shape != self.shape:
+            offsets = np.array(np.broadcast_to(offsets, self.shape))
+        places: np.ndarray = offsets if isinstance(shift, int) else offsets + shift
         mask = self.batch.mask
-        if records.size == 1 and int(end.max()) <= int(records.flat[0]):
-            return offsets + base, mask, False
-        inside = end <= records
-        partial = bool((~inside & (offsets + np.uint64(4) <= records)).any()) if size > 4 else False
-        return offsets + base, inside if mask is None else inside & mask, partial
+        if isinstance(limit, int) and int(offsets.max()) <= limit - size:
+            return _Reach(base, places, offsets, limit, mask, False)
+        inside: np.ndarray = offsets <= limit - size
+        cut = size > 4 and bool((inside != (offsets <= limit - 4)).any())
+        if mask is not None:
+            inside &= mask
+        elif inside.all():
+            return _Reach(base, places, offsets, limit, None, False)
+        return _Reach(base, places, offsets, limit, inside, cut)
+
+    def _descriptor(self) -> _Descriptor:
+        """The decoded V#s, which loops rarely change."""
+        active = self.batch.active
+        live = self.words if active is None else self.words[active]
+        key = live.tobytes() if active is None else live.tobytes() + active.tobytes()
+        if key != self._key:
+            self._decoded = self._decode(live.astype(np.int64), active)
+            self._key = key
+        return self._decoded
+
+    def _decode(self, live: np.ndarray, active: np.ndarray | None) -> _Descriptor:
+        if (live[:, 1] >> 31 | live[:, 3] >> 23 & 1).any():
+            raise UnsupportedInstruction(self.inst, "swizzled and add-tid buffers are not emulated")
+        bases = live[:, 0] | (live[:, 1] & 0xFFFF) << 32
+        strides = live[:, 1] >> 16 & 0x3FFF
+        limits = live[:, 2] * np.maximum(strides, 1)
+
+        def column(values: np.ndarray) -> np.ndarray | int:
+            if (values == values[0]).all():
+                return int(values[0])
+            everyone = np.zeros(self.batch.waves, np.int64)
+            everyone[slice(None) if active is None else active] = values
+            return everyone[:, None]
+
+        base = int(bases.min())
+        return _Descriptor(base, column(bases - base), column(strides), column(limits))
+
+    def parts_inside(self, reach: _Reach, dwords: int) -> list[np.ndarray]:
+        """For each dword of a cut access, the lanes that have it within num_records."""
+        parts = [reach.offsets <= reach.limit - 4 * (i + 1) for i in range(dwords)]
+        return parts if self.batch.mask is None else [part & self.batch.mask for part in parts]
 
 
 def _load_buffer(buffer: _Buffer, data: Data) -> np.ndarray:
     """The loaded elements, 0 where out of range."""
     memory = buffer.batch.memory
-    addresses, inside, partial = buffer.addresses(data.size)
-    if partial:
-        parts = []
-        for i in range(data.size // 4):
-            _, records, offsets = buffer.offsets()
-            here = offsets + np.uint64(4 * i + 4) <= records
-            here = here if buffer.batch.mask is None else here & buffer.batch.mask
-            parts.append(_gather(buffer.batch, addresses + np.uint64(4 * i), 4, here))
-        dwords = np.stack(parts, axis=-1)
-        return dwords if data.size == 12 else dwords.view(f"V{data.size}")[..., 0].view(_element(data.size))
-    if inside is None:
-        return memory.gather(addresses, data.size, None)
-    return _gather(buffer.batch, addresses, data.size, inside)
+    reach = buffer.reach(data.size)
+    if reach.cut:
+        addresses = reach.addresses()
+        parts = [
+            _gather(addresses + np.uint64(4 * i), 4, inside, memory)
+            for i, inside in enumerate(buffer.parts_inside(reach, data.size // 4))
+        ]
+        return as_elements(np.stack(parts, axis=-1), data.size)
+    if reach.inside is None:
+        return memory.gather_from(reach.base, reach.places, data.size, None)
+    if not reach.inside.any():
+        return _zeros(buffer.shape, data.size)
+    return _clear(memory.gather_from(reach.base, reach.places, data.size, reach.inside), reach.inside)
 
 
-def _element(size: int) -> np.dtype:
-    return np.dtype({8: np.uint64, 16: np.complex128}[size])
-
-
-def _gather(batch: Batch, addresses: np.ndarray, size: int, inside: np.ndarray) -> np.ndarray:
+def _gather(addresses: np.ndarray, size: int, inside: np.ndarray, memory: Memory) -> np.ndarray:
     """Elements where inside, 0 elsewhere."""
     if not inside.any():
-        shape = (*addresses.shape, 3) if size == 12 else addresses.shape
-        return np.zeros(shape, elements(np.empty(0, np.uint8), size).dtype if size != 12 else np.uint32)
-    values = batch.memory.gather(addresses, size, inside)
-    if not inside.all():
-        values[~inside] = 0
+        return _zeros(addresses.shape, size)
+    return _clear(memory.gather(addresses, size, inside), inside)
+
+
+def _zeros(shape: tuple[int, ...], size: int) -> np.ndarray:
+    return np.zeros((*shape, 3), np.uint32) if size == 12 else np.zeros(shape, ELEMENT[size])
+
+
+def _clear(values: np.ndarray, inside: np.ndarray) -> np.ndarray:
+    """Zero the elements that are not inside, in place."""
+    outside = ~inside
+    np.copyto(values, 0, where=outside if values.ndim == inside.ndim else outside[..., None])
     return values
 
 
@@ -251,25 +308,23 @@ def _bind_buffer_store(data: Data) -> Binder:
             batch.vmcnt.push(batch.active, _done)
             if batch.mask is not None and not batch.mask.any():
                 return
-            addresses, inside, partial = buffer.addresses(data.size)
-            if partial:
-                _store_dwords(buffer, addresses, as_dwords(fetch(), data.size))
-            elif inside is None or inside.any():
-                batch.memory.scatter(addresses, fetch(), data.size, inside)
+            reach = buffer.reach(data.size)
+            if reach.cut:
+                _store_dwords(buffer, reach, as_dwords(fetch(), data.size))
+            elif reach.inside is None or reach.inside.any():
+                batch.memory.scatter(reach.addresses(), fetch(), data.size, reach.inside)
 
         return op
 
     return bind
 
 
-def _store_dwords(buffer: _Buffer, addresses: np.ndarray, dwords: np.ndarray) -> None:
+def _store_dwords(buffer: _Buffer, reach: _Reach, dwords: np.ndarray) -> None:
     """A store of which some lanes are cut by num_records: each dword is checked on its own."""
-    _, records, offsets = buffer.offsets()
-    for i in range(dwords.shape[-1]):
-        here = np.broadcast_to(offsets + np.uint64(4 * i + 4) <= records, addresses.shape)
-        here = here if buffer.batch.mask is None else here & buffer.batch.mask
-        if here.any():
-            buffer.batch.memory.scatter(addresses + np.uint64(4 * i), dwords[..., i], 4, here)
+    addresses = reach.addresses()
+    for i, inside in enumerate(buffer.parts_inside(reach, dwords.shape[-1])):
+        if inside.any():
+            buffer.batch.memory.scatter(addresses + np.uint64(4 * i), dwords[..., i], 4, inside)
 
 
 def _bind_store(data: Data) -> Binder:
@@ -307,7 +362,8 @@ def _bind_atomic(atomic: Atomic) -> Binder:
             batch.at = inst
             batch.vmcnt.push(batch.active, _done)
             if buffer is not None:
-                where, mask, _ = buffer.addresses(size)
+                reach = buffer.reach(size)
+                where, mask = reach.addresses(), reach.inside
             else:
                 assert addresses is not None
                 where, mask = addresses()

@@ -159,7 +159,7 @@ def test_segments_are_zero_filled_and_carry_their_rights() -> None:
 
 
 def test_mode_register_bits() -> None:
-    """Rounding in bits 0-3, denormals 4-7, dx10_clamp 8, ieee 9, fp16_ovfl 23 (ISA document, "Mode register")."""
+    """Rounding in bits 0-3, denormals 4-7, dx10_clamp 8, ieee 9, fp16_ovfl 23 (ISA document, "Mode")."""
     assert EXPECTED.mode_register == 0b0110 | 0b1011 << 4 | 1 << 8 | 1 << 9 | 1 << 23
     assert replace(EXPECTED, dx10_clamp=False, fp16_overflow=False).mode_register == 0b0110 | 0xB0 | 1 << 9
 
