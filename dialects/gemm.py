@@ -17,7 +17,7 @@ DTYPES = ("bf16", "f16")
 LAYOUTS = ("NN", "NT", "TN", "TT")
 
 
-class GemmOp(Flycc.Operation, name="gemm", traits=[Pure]):  # type: ignore[call-arg]
+class GemmOp(Flycc.Operation, name="gemm", traits=[Pure]):  # type: ignore[call-arg,name-defined]
     """`result = A @ B (+ bias)`, summed in the `accumulate` type and rounded once to the result's type.
 
     With `layout` "NN", `a` is [batch..., M, K] and `b` is [batch..., K, N]. A "T" as first letter says that

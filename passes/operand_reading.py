@@ -72,7 +72,7 @@ def _swaps_last_two(op: ir.Operation, rank: int) -> bool:
         return True
     if op.name == "torch.aten.transpose.int":
         axes = [constant(axis) for axis in list(op.operands)[1:]]
-        return None not in axes and {axis % rank for axis in axes} == {rank - 2, rank - 1}
+        return {axis % rank for axis in axes if axis is not None} == {rank - 2, rank - 1}
     order = int_list(op.operands[1])
     return order is not None and [axis % rank for axis in order] == [*range(rank - 2), rank - 1, rank - 2]
 

@@ -40,6 +40,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         text, file = _read(options.input)
     except OSError as error:
         return _complain(error)
+    except UnicodeDecodeError as error:
+        print(f"flycc-opt: {options.input}: not UTF-8 text: {error}", file=sys.stderr)
+        return 1
     outputs: list[bytes] = []
     found: list[Diagnostic] = []
     for chunk in _split(text) if options.split_input_file else [text]:
