@@ -14,7 +14,7 @@ from flycc.emulator.errors import BadCodeObject
 from flycc.emulator.reader import MessagePack, Reader
 
 LDS_BYTES = 160 * 1024  # per compute unit
-_MAX_IMAGE = 256 << 20  # far above any kernel; keeps a hostile file from asking for the machine's memory
+_MAX_IMAGE = 64 << 20  # far above any kernel; keeps a hostile file from asking for the machine's memory
 _MAX_SEGMENTS, _MAX_SECTIONS, _MAX_SYMBOLS = 64, 1024, 1 << 16
 
 _AMDGPU, _OSABI_HSA, _SHARED_OBJECT = 224, 64, 3
@@ -181,6 +181,10 @@ def _load(reader: Reader, headers: _Headers) -> tuple[tuple[Segment, ...], Any]:
             if total > _MAX_IMAGE or address + size > 1 << 48 or file_size > size:
                 raise BadCodeObject(
                     f"segment {index} ({file_size} of {size} bytes at {address:#x}) is absurd"
+                )
+            if flags & 1 and file_size < size:  # or zeros would count as code, however many
+                raise BadCodeObject(
+                    f"code segment {index} has {size} bytes but {file_size} of them in the file"
                 )
             data = reader.bytes(start, file_size) + bytes(size - file_size)
             segments.append(Segment(address, data, bool(flags & 2), bool(flags & 1)))

@@ -68,8 +68,8 @@ def test_recorded_text_is_what_llvm_prints() -> None:
 def printed_oddly(inst: Instruction, words: list[int]) -> bool:
     """Where LLVM's text is not the instruction's meaning alone.
 
-    It names graphics messages of s_sendmsg, takes a mandatory literal from 128 to 255 for the encoding of an inline
-    constant, and looks at all of a literal of which a 16-bit operand sees half.
+    It names graphics messages of s_sendmsg, takes a mandatory literal from 128 to 255 for the encoding of an
+    inline constant, and looks at all of a literal of which a 16-bit operand sees half.
     """
     literals = [
         operand.value for operand in inst.src if operand.index == 255 and operand.kind is OperandKind.CONST

@@ -100,6 +100,7 @@ def code_object(
     kind: int = 3,
     kernel: bytes | None = None,
     metadata: Any = METADATA,
+    code_memory: int = len(CODE),
 ) -> bytes:
     """A code object with one kernel `k`: header, program headers, note, tables, section headers."""
     kernel = descriptor() if kernel is None else kernel
@@ -118,7 +119,7 @@ def code_object(
     programs = [
         (4, 4, note_at, 0, len(note), len(note)),
         (1, 4, kernel_at, DESCRIPTOR_AT, 64, 64),
-        (1, 5, code_at, CODE_AT, 8, 8),
+        (1, 5, code_at, CODE_AT, 8, code_memory),
         (1, 6, code_at, DATA_AT, 0, 32),
     ]
     sections = [
@@ -196,6 +197,8 @@ def with_kernel(**changes: Any) -> dict[str, Any]:
             code_object(metadata=with_kernel(**{".args": [ARGS[1] | {".offset": 13}]})),
             "'n' of kernel k lies outside",
         ),
+        (code_object(code_memory=16), "code segment 2 has 16 bytes but 8 of them in the file"),
+        (code_object(code_memory=1 << 40), "segment 2 .* is absurd"),
         (code_object(metadata={1: 2}), "a key that is not a string"),
     ],
 )
