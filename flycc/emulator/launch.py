@@ -106,6 +106,10 @@ def _check(kernel: Kernel, block: Extent, kernarg: bytes, dynamic_lds: int) -> N
         )
     if descriptor.round_mode_32 or descriptor.round_mode_16_64:
         raise EmulatorError(f"kernel {kernel.name}: only rounding to nearest even is emulated")
+    if not {descriptor.denorm_mode_32, descriptor.denorm_mode_16_64} <= {0, 3}:
+        raise EmulatorError(
+            f"kernel {kernel.name}: denormals are flushed in sources and results, or in neither"
+        )
 
 
 def _map_code(kernel: Kernel, memory: Memory) -> tuple[int, list[int]]:
@@ -126,11 +130,8 @@ def _take_executor(kernel: Kernel, groups: int, waves_per_group: int, dynamic_ld
     if isinstance(kept, Executor):
         return kept
     descriptor = kernel.descriptor
-    mode = Mode(
-        denormals_f32=descriptor.denorm_mode_32 != 0,
-        denormals_f16_f64=descriptor.denorm_mode_16_64 != 0,
-        dx10_clamp=descriptor.dx10_clamp,
-    )
+    keeps = descriptor.denorm_mode_32, descriptor.denorm_mode_16_64
+    mode = Mode(dx10_clamp=descriptor.dx10_clamp, may_flush=0 in keeps)
     batch = Batch(
         kernel=descriptor,
         groups=groups,
@@ -167,6 +168,8 @@ def _initialise(
     batch.reset(memory, groups)
     batch.code_base = code_base
     descriptor = kernel.descriptor
+    batch.mode.denormals_f32 = descriptor.denorm_mode_32 != 0
+    batch.mode.denormals_f16_f64 = descriptor.denorm_mode_16_64 != 0
     for what, first, count in descriptor.user_sgprs:
         if what == "kernarg_segment_ptr":
             batch.sgpr[:, first : first + 2] = np.array([kernarg_address], np.uint64).view(np.uint32)

@@ -113,11 +113,20 @@ class Fragments:
 
 @dataclass(slots=True)
 class Mode:
-    """The float mode bits: whether denormals are kept, for float32, and for float16 and float64."""
+    """The float mode bits: whether denormals are kept, for float32, and for float16 and float64.
+
+    `may_flush` says that a kernel may run with denormals off at some point; without it instructions are
+    bound with no test of the mode.
+    """
 
     denormals_f32: bool = True
     denormals_f16_f64: bool = True
     dx10_clamp: bool = True
+    may_flush: bool = False
+
+    def keeps(self, dtype: np.dtype) -> bool:
+        """Whether denormals of this float type are kept."""
+        return self.denormals_f32 if dtype.itemsize == 4 else self.denormals_f16_f64
 
 
 @dataclass(slots=True, eq=False)

@@ -354,6 +354,8 @@ def _bind_setreg(batch: Batch, inst: Instruction) -> Op:
     if touched & 0xF and field & 0xF:
         raise UnsupportedInstruction(inst, "only rounding to nearest even is emulated")
     mode = batch.mode
+    if not mode.may_flush and field & 0xF0 != touched & 0xF0:
+        raise UnsupportedInstruction(inst, "denormals can be turned off only in kernels that start so")
 
     def op() -> None:
         if touched & 0x30:

@@ -46,7 +46,6 @@ class Form(NamedTuple):
     sources: tuple[np.dtype, ...]
     ties: bool = False
     keeps: bool = False
-    flushes: bool = True
 
 
 def bind_form(batch: Batch, inst: Instruction, form: Form) -> Op:
@@ -55,7 +54,9 @@ def bind_form(batch: Batch, inst: Instruction, form: Form) -> Op:
         inst = replace(inst, src=(*inst.src, inst.dst[0]))
     if len(inst.src) != len(form.sources):
         raise UnsupportedInstruction(inst, f"{len(form.sources)} sources are needed, got {len(inst.src)}")
-    sources = [vector_source(batch, inst, i, dtype) for i, dtype in enumerate(form.sources)]
+    sources = [
+        _flushing(batch, vector_source(batch, inst, i, dtype), dtype) for i, dtype in enumerate(form.sources)
+    ]
     finish = _finisher(batch, inst, form)
     if isinstance(form.function, np.ufunc) and finish is None and form.out.itemsize == 4:
         fixed = [s for s in sources if isinstance(s, np.ndarray)]
@@ -100,9 +101,7 @@ def _finisher(batch: Batch, inst: Instruction, form: Form) -> Callable[[np.ndarr
         if clamp or omod:
             raise UnsupportedInstruction(inst, "clamp of this integer form is not emulated")
         return None
-    keeps = batch.mode.denormals_f32 if form.out == F32 else batch.mode.denormals_f16_f64
-    flush = form.flushes and not keeps
-    if not (omod or clamp or flush):
+    if not (omod or clamp or batch.mode.may_flush):
         return None
     scale = form.out.type([1, 2, 4, 0.5][omod])
 
@@ -111,9 +110,21 @@ def _finisher(batch: Batch, inst: Instruction, form: Form) -> Callable[[np.ndarr
             value = value * scale
         if clamp:
             value = clamp_float(value, batch.mode.dx10_clamp)
-        return flush_denormals(value) if flush else value
+        return value if batch.mode.keeps(form.out) else flush_denormals(value)
 
     return finish
+
+
+def _flushing(batch: Batch, source: Source, dtype: np.dtype) -> Source:
+    """A source whose denormals are zeros whenever the mode says so."""
+    if dtype not in FLOATS or not batch.mode.may_flush:
+        return source
+
+    def flushed() -> np.ndarray:
+        value = source if isinstance(source, np.ndarray) else source()
+        return value if batch.mode.keeps(dtype) else flush_denormals(value)
+
+    return flushed
 
 
 def clamp_float(value: np.ndarray, nan_to_zero: bool = True) -> np.ndarray:
