@@ -58,12 +58,11 @@ def test_fma_rounds_once(form: str, ties: bool) -> None:
     dtype, mantissa = TYPES[form], FORMATS[form][0]
     a, b, c = (floats(rng, dtype, spread=SPREAD[form]) for _ in range(3))
     if ties:
-        # (1 + 2^-i)(1 + 2^-j) + c with c about half an ulp: sums next to rounding boundaries.
-        i, j = (rng.integers(1, mantissa + 1, SHAPE) for _ in range(2))
-        a, b = ((1 + 2.0**-x).astype(dtype) for x in (i, j))
-        c = (rng.choice([-1, 1], SHAPE) * 2.0 ** -rng.integers(mantissa, 2 * mantissa + 6, SHAPE)).astype(
-            dtype
-        )
+        # (1 + 2^-i)(1 + 2^-j) with i + j = bits is halfway between two numbers; c, however small, decides.
+        i = rng.integers(1, mantissa + 1, SHAPE)
+        a, b = ((1 + 2.0**-x).astype(dtype) for x in (i, mantissa + 1 - i))
+        exponent = rng.integers(mantissa + 2, 25 if form == "f16" else 120, SHAPE)
+        c = (rng.choice([-1, 0, 1], SHAPE) * 2.0**-exponent).astype(dtype)
     expected = elementwise(lambda x, y, z: fma(x, y, z, form), form, a, b, c)
     name = f"v_fma_{form}"
     old = np.zeros(SHAPE, np.uint32) if form == "f16" else None
