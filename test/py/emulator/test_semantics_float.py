@@ -77,6 +77,9 @@ def test_fma_of_float32_denormals_rounds_once(low: int) -> None:
     a = ((1 + rng.random(SHAPE)) * 2.0**-70).astype(np.float32)
     b = ((1 + rng.random(SHAPE)) * 2.0 ** -rng.integers(56, 80, SHAPE)).astype(np.float32)
     c = (rng.integers(-8, 9, SHAPE) * 2.0**-149 * low).astype(np.float32)
+    # Just below a tie between denormals, closer than float64 can tell.
+    a[:, 0], b[:, 0] = (1 + 2.0**-23) * 2.0**-75, (1 - 2.0**-23) * 2.0**-75
+    c[:, 0] = (2.0**22 + 1) * 2.0**-149
     expected = elementwise(lambda x, y, z: fma(x, y, z, "f32"), "f32", a, b, c)
     same(vector("v_fma_f32", [a, b, c], np.float32), expected, f"seed {SEED}")
 
