@@ -39,13 +39,14 @@ def link_tree() -> None:
 def steps(nightly: bool) -> list[tuple[str, list[str]]]:
     """(name, command) of every step, quick ones first."""
     python = sys.executable
+    scripts = Path(python).parent
     jobs = str(os.cpu_count() or 1)
     return [
         ("lint", [python, "-m", "ruff", "check", "."]),
         ("format", [python, "-m", "ruff", "format", "--check", "."]),
         ("types", [python, "-m", "mypy", "--config-file", str(ROOT / "pyproject.toml"), "-p", "flycc"]),
-        ("imports", [str(Path(python).parent / "lint-imports"), str(ROOT / "pyproject.toml")]),
-        ("lit", [python, "-m", "lit.main", "-j", jobs, "--order=lexical", str(ROOT / "test" / "lit")]),
+        ("imports", [str(scripts / "lint-imports"), str(ROOT / "pyproject.toml")]),
+        ("lit", [str(scripts / "lit"), "-v", "-j", jobs, "--order=lexical", str(ROOT / "test" / "lit")]),
         (
             "pytest",
             [python, "-m", "pytest", "--durations=5", *(["-m", "nightly or not nightly"] if nightly else [])],
