@@ -19,6 +19,8 @@ from flycc.runtime import ops, refusals
 
 _active: list[Record] = []
 _lock = threading.Lock()
+#: Per thread, the seconds of the phases that ended inside the one that runs.
+_inside = threading.local()
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +50,7 @@ class Record:
     compile_seconds: float = 0.0
 
     def families(self) -> dict[str, dict[str, Any]]:
-        """{family: {kernel, fallback, reasons}} over all graphs, in alphabetical order."""
+        """{family: {kernel, fallback, reasons}} over all graphs, in alphabetical order, "other" last."""
         counts: dict[str, dict[str, Any]] = {}
         for graph in self.graphs:
             for candidate in graph.report.nodes:
@@ -56,7 +58,17 @@ class Record:
                 entry["fallback" if candidate.kernel is None else "kernel"] += 1
                 if candidate.reason and candidate.reason.sentence not in entry["reasons"]:
                     entry["reasons"].append(candidate.reason.sentence)
-        return dict(sorted(counts.items()))
+        result = dict(sorted(counts.items()))
+        others: dict[str, int] = defaultdict(int)
+        for graph in self.graphs:
+            for target, count in graph.report.others.items():
+                others[target] += count
+        if others:
+            kinds = sorted(others, key=lambda target: -others[target])
+            more = f" and {len(kinds) - 3} more" if len(kinds) > 3 else ""
+            sentence = f"no kernel family covers {', '.join(kinds[:3])}{more}"
+            result["other"] = {"kernel": 0, "fallback": sum(others.values()), "reasons": [sentence]}
+        return result
 
     def to_json(self) -> dict[str, Any]:
         """The same as the printed report, for programs."""
@@ -111,7 +123,9 @@ def add_graph(kind: str, report: Report) -> None:
 
 @contextmanager
 def phase(name: str) -> Iterator[None]:
-    """Add the wall time of the block to `phase_seconds[name]` of whoever collects."""
+    """Add the wall time of the block, less that of phases inside it, to `phase_seconds[name]` of whoever collects."""
+    outer = getattr(_inside, "seconds", 0.0)
+    _inside.seconds = 0.0
     started = time.perf_counter()
     try:
         yield
@@ -119,4 +133,5 @@ def phase(name: str) -> Iterator[None]:
         elapsed = time.perf_counter() - started
         with _lock:
             for record in _active:
-                record.phase_seconds[name] += elapsed
+                record.phase_seconds[name] += elapsed - _inside.seconds
+        _inside.seconds = outer + elapsed

@@ -82,6 +82,10 @@ def show(record: Any) -> None:
             ("ops", "what runs it"),
             [(count, text) for text, count in counts.items()],
         )
+        others = graph.report.others
+        if others:
+            kinds = ", ".join(f"{count} {target}" for target, count in sorted(others.items()))
+            console.print(f"other ops on PyTorch, no kernel family covers them: {kinds}")
         if graph.report.failure:
             console.print(f"the whole graph runs on PyTorch: {graph.report.failure}")
         console.print()

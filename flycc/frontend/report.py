@@ -58,9 +58,14 @@ class Candidate:
 
 @dataclass(slots=True)
 class Report:
-    """The candidates of one graph in graph order; `failure` where the graph as a whole stays on PyTorch."""
+    """The candidates of one graph in graph order; `failure` where the graph as a whole stays on PyTorch.
+
+    `others` counts, by target, the ops that compute something and that no kernel family covers; views and
+    arithmetic on sizes compute nothing.
+    """
 
     nodes: list[Candidate] = field(default_factory=list)
+    others: dict[str, int] = field(default_factory=dict)
     failure: Reason | None = None
 
     def to_json(self) -> dict[str, Any]:
@@ -71,13 +76,14 @@ class Report:
 def report_graph(gm: GraphModule, matches: list[Match], refusals: Mapping[str, Reason]) -> Report:
     """`gm` is the graph before any replacement; `refusals` gives reasons by the name of an FX node."""
     served = {name: match for match in matches for name in match.consumed}
-    return Report(
-        [
-            _candidate(node, family, served.get(node.name), refusals.get(node.name))
-            for node in gm.graph.nodes
-            if (family := family_of(node))
-        ]
-    )
+    report = Report()
+    for node in gm.graph.nodes:
+        if family := family_of(node):
+            report.nodes.append(_candidate(node, family, served.get(node.name), refusals.get(node.name)))
+        elif node.name not in served and _computes(node):
+            name = target_name(node)
+            report.others[name] = report.others.get(name, 0) + 1
+    return report
 
 
 def report_failure(gm: GraphModule, failure: Reason) -> Report:
@@ -94,6 +100,14 @@ def family_of(node: Node) -> str | None:
     name = target_name(node)
     family = next((family for prefix, family in FAMILIES.items() if name.startswith(prefix)), None)
     return f"{family}_backward" if family == "sdpa" and "backward" in name else family
+
+
+def _computes(node: Node) -> bool:
+    """Whether `node` is an operator that makes new tensors; a view's result shares its input's memory."""
+    if not isinstance(node.target, torch._ops.OpOverload):
+        return False
+    returns = node.target._schema.returns
+    return any("Tensor" in str(value.type) and value.alias_info is None for value in returns)
 
 
 def _candidate(node: Node, family: str, match: Match | None, refusal: Reason | None) -> Candidate:

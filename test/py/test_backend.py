@@ -104,3 +104,16 @@ def test_explain_json_round_trips():
 
 def test_errors_are_importable():
     assert issubclass(flycc.errors.MissingLinker, FlyccError)
+
+
+def test_ops_of_no_family_are_counted():
+    record = flycc.explain(lambda x: torch.nn.functional.silu(x).t().contiguous() + 1, torch.randn(3, 4))
+    # The transpose is a view: it computes nothing.
+    assert record.graphs[0].report.others == {
+        "aten.silu.default": 1,
+        "aten.clone.default": 1,
+        "aten.add.Tensor": 1,
+    }
+    other = record.families()["other"]
+    assert (other["kernel"], other["fallback"]) == (0, 3)
+    assert "aten.silu.default" in other["reasons"][0]
