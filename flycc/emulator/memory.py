@@ -2,12 +2,13 @@
 
 A buffer is registered under a synthetic device address and is read and written in place. Buffers lie
 at least `GUARD` bytes apart, so that an access that runs off the end of one never lands in another: it
-is an `AccessError`, which the executor turns into a `MemoryFault` that says who did it.
+is an `AccessError`, which the executor turns into a `MemoryFault` that says who did it. Buffers that are
+registered at an address of the caller's choice have no such gap around them.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 
 import numpy as np
@@ -60,11 +61,15 @@ class Memory:
         self._starts: list[int] = []
         self._regions: list[Region] = []
 
-    def register(self, array: np.ndarray, *, name: str = "", writable: bool = True) -> int:
+    def register(
+        self, array: np.ndarray, *, name: str = "", writable: bool = True, address: int | None = None
+    ) -> int:
         """Map a contiguous array of any dtype and return its device address.
 
         The kernel reads and writes the array's own bytes. The address is congruent to the host
-        address modulo 16, so that a misaligned view is misaligned on the device too.
+        address modulo 16, so that a misaligned view is misaligned on the device too. With `address`
+        the array is mapped there instead, for callers whose kernels get pointers that flycc did not
+        hand out; ValueError where that overlaps another buffer.
         """
         if not isinstance(array, np.ndarray):
             raise TypeError(f"array: got {type(array).__name__}, a numpy array is needed")
@@ -73,12 +78,19 @@ class Memory:
         if writable and not array.flags.writeable:
             raise ValueError("array: is read-only; register it with writable=False")
         data = array.reshape(-1, order="A").view(np.uint8)
-        start = self._next + array.ctypes.data % 16
-        self._next = -(-(start + data.size + GUARD) // ALIGNMENT) * ALIGNMENT
-        if self._next > END_ADDRESS:
-            raise MemoryError("the 47-bit device address space is used up")
-        self._starts.append(start)
-        self._regions.append(Region(start, data, name, writable))
+        start = self._next + array.ctypes.data % 16 if address is None else address
+        end = start + max(data.size, 1)
+        if address is None:
+            self._next = -(-(end + GUARD) // ALIGNMENT) * ALIGNMENT
+        if start < 0 or end > END_ADDRESS:
+            raise MemoryError(f"{start:#x} to {end:#x} is not within the 47-bit device address space")
+        at = bisect_left(self._starts, start)
+        before, after = self._regions[max(at - 1, 0) : at], self._regions[at : at + 1]
+        for other in before + after:
+            if start < other.start + max(other.data.size, 1) and other.start < end:
+                raise ValueError(f"address: {start:#x} to {end:#x} overlaps {_name(other)}")
+        self._starts.insert(at, start)
+        self._regions.insert(at, Region(start, data, name, writable))
         return start
 
     def unregister(self, address: int) -> None:

@@ -123,3 +123,28 @@ def test_bad_arrays_are_refused() -> None:
     constant.flags.writeable = False
     with pytest.raises(ValueError, match="read-only"):
         memory.register(constant)
+
+
+def test_buffers_at_chosen_addresses() -> None:
+    memory = Memory()
+    other = memory.register(np.zeros(8, np.uint8))
+    arrays = {
+        0x7F0000000010: np.arange(16, dtype=np.uint8),
+        0x7F0000000000: np.arange(16, 32, dtype=np.uint8),
+        0x5000: np.arange(32, 48, dtype=np.uint8),
+    }
+    for address, array in arrays.items():
+        assert memory.register(array, address=address) == address
+    for address, array in arrays.items():
+        np.testing.assert_array_equal(memory.read(address, 16), array)
+    # Neighbours without a gap stay two buffers.
+    with pytest.raises(AccessError):
+        memory.gather(np.array([0x7F000000000C], np.uint64), 8, None)
+    for start, size in ((0x500F, 1), (0x4FFF, 2), (0x4FF0, 64), (0x5004, 0), (other, 1)):
+        with pytest.raises(ValueError, match="overlaps buffer"):
+            memory.register(np.zeros(size, np.uint8), address=start)
+    for start in (-1, (1 << 47) - 15):
+        with pytest.raises(MemoryError, match="47-bit"):
+            memory.register(np.zeros(16, np.uint8), address=start)
+    memory.unregister(0x5000)
+    memory.register(np.zeros(64, np.uint8), address=0x4FF0)
