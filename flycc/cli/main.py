@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import os
 import sys
 
 from flycc.contracts import FlyccError
@@ -13,6 +14,7 @@ from flycc.contracts import FlyccError
 COMMANDS = {
     "demo": "run a real language model on emulated gfx950 binaries",
     "explain": "show which ops of a model get a kernel, and why the others do not",
+    "disasm": "print a code object as assembly text",
     "doctor": "show what is installed, which linker, device and target are used, what is missing",
     "cache": "show or clear the on-disk cache of code objects",
 }
@@ -29,9 +31,16 @@ def main(argv: list[str] | None = None) -> int:
     subparser = argparse.ArgumentParser(prog=f"flycc {args.command}", description=COMMANDS[args.command])
     command.configure(subparser)
     try:
-        return command.run(subparser.parse_args(rest))
+        status = command.run(subparser.parse_args(rest))
+        sys.stdout.flush()
+        return status
     except FlyccError as error:
         print(f"flycc {args.command}: {error.reason}", file=sys.stderr)
+        return 1
+    except (
+        BrokenPipeError
+    ):  # as when the output goes to `head`; the interpreter would flush once more at its end
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
 
 
