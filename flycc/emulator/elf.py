@@ -15,6 +15,8 @@ from flycc.emulator.reader import MessagePack, Reader
 
 LDS_BYTES = 160 * 1024  # per compute unit
 _MAX_IMAGE = 64 << 20  # far above any kernel; keeps a hostile file from asking for the machine's memory
+_MAX_KERNARG = 1 << 16
+_MAX_SCRATCH = (8191 << 10) // 64  # bytes a lane: 13 bits of KiB a wave in COMPUTE_TMPRING_SIZE
 _MAX_SEGMENTS, _MAX_SECTIONS, _MAX_SYMBOLS = 64, 1024, 1 << 16
 
 _AMDGPU, _OSABI_HSA, _SHARED_OBJECT = 224, 64, 3
@@ -192,6 +194,10 @@ def _load(reader: Reader, headers: _Headers) -> tuple[tuple[Segment, ...], Any]:
             for name, note, body in _notes(reader.bytes(start, file_size)):
                 if name == b"AMDGPU\0" and note == _NT_AMDGPU_METADATA:
                     metadata = MessagePack(body).document()
+    if segments:
+        first, end = min(s.address for s in segments), max(s.address + len(s.data) for s in segments)
+        if end - first > _MAX_IMAGE:
+            raise BadCodeObject(f"segments from {first:#x} to {end:#x} are too far apart for a code object")
     return tuple(segments), metadata
 
 
@@ -282,6 +288,11 @@ def _kernel(code: CodeObject, name: str, metadata: dict[str, Any]) -> Kernel:
         raise BadCodeObject(f"kernel {name} starts at {entry:#x}, which is not in a code segment")
     if lds > LDS_BYTES:
         raise BadCodeObject(f"kernel {name} wants {lds} bytes of LDS; gfx950 has {LDS_BYTES}")
+    if scratch > _MAX_SCRATCH or kernarg_size > _MAX_KERNARG:
+        raise BadCodeObject(
+            f"kernel {name} wants {scratch} bytes of scratch a lane and {kernarg_size} of arguments; "
+            f"{_MAX_SCRATCH} and {_MAX_KERNARG} are the most"
+        )
     if _bits(properties, 10):
         raise BadCodeObject(f"kernel {name} is compiled for 32-lane waves; gfx950 has only 64-lane ones")
     rest = homes[0].address + len(homes[0].data) - entry

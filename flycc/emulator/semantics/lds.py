@@ -9,7 +9,7 @@ import numpy as np
 
 from flycc.emulator.isa.instruction import Instruction, Operand
 from flycc.emulator.memory import AccessError, elements, load_elements, store_elements
-from flycc.emulator.semantics.operands import Binder, Op, row, store
+from flycc.emulator.semantics.operands import Binder, Op, UnsupportedInstruction, row, store
 from flycc.emulator.semantics.transfer import (
     FLOAT_ATOMICS,
     INTEGER_ATOMICS,
@@ -232,8 +232,6 @@ def _bind_permute(batch: Batch, inst: Instruction) -> Op:
 def swizzle_lanes(pattern: int) -> np.ndarray:
     """For each lane the lane that ds_swizzle_b32 reads (ISA document, "DS_SWIZZLE_B32": three modes)."""
     lane = np.arange(LANES)
-    if pattern >= 0xE000:
-        raise ValueError("FFT mode")
     if pattern >= 0xC000:  # rotate within 32 lanes
         amount, keep = pattern >> 5 & 31, pattern & 31
         amount = -amount if pattern >> 10 & 1 else amount
@@ -245,7 +243,10 @@ def swizzle_lanes(pattern: int) -> np.ndarray:
 
 
 def _bind_swizzle(batch: Batch, inst: Instruction) -> Op:
-    lanes = swizzle_lanes(inst.mods.get("offset", 0))
+    pattern = inst.mods.get("offset", 0)
+    if pattern >= 0xE000:
+        raise UnsupportedInstruction(inst, "swizzling in FFT mode is not emulated")
+    lanes = swizzle_lanes(pattern)
     data, target = row(batch, inst.src[0]), row(batch, inst.dst[0])
 
     def op() -> None:

@@ -61,6 +61,12 @@ def is_vector(operand: Operand) -> bool:
     return operand.kind in (OperandKind.VGPR, OperandKind.AGPR)
 
 
+def require_register(operand: Operand) -> None:
+    """Raise EmulatorError for what is no part of a register, where only register parts are emulated."""
+    if operand.kind not in (OperandKind.VGPR, OperandKind.AGPR, OperandKind.SGPR):
+        raise EmulatorError(f"source {operand.index} is emulated as a whole operand only, not in parts")
+
+
 def first_row(batch: Batch, operand: Operand) -> int:
     """Where a vector operand begins in the batch's vector registers."""
     return operand.index + (batch.accum_offset if operand.kind is OperandKind.AGPR else 0)
@@ -140,11 +146,14 @@ def plain_source(batch: Batch, operand: Operand, dtype: np.dtype, high: int = 0)
     if dtype is MASK:
         if operand.kind is OperandKind.CONST:
             return lambda: constant_mask(operand.value)
+        if operand.kind is not OperandKind.SGPR:
+            raise EmulatorError(f"source {operand.kind.value}{operand.index} cannot be a lane mask")
         return lambda: batch.lanes_of(operand.index)
     if operand.kind is OperandKind.CONST:
         return constant(operand.value >> 16 * high if dtype.itemsize == 2 else operand.value, dtype)
     if not is_vector(operand):
         if dtype.itemsize == 2:
+            require_register(operand)
             return batch.sgpr.view(np.uint16)[:, 2 * operand.index + high, None].view(dtype)
         scalar = scalar_source(batch, operand, dtype)
         if isinstance(scalar, np.ndarray):

@@ -29,6 +29,7 @@ from flycc.emulator.semantics.operands import (
     is_vector,
     plain_source,
     reader,
+    require_register,
     row,
     rows,
     vector_sink,
@@ -42,7 +43,7 @@ _PICK = {(0, 1): slice(None), (1, 0): slice(None, None, -1), (0, 0): slice(0, 1)
 
 def _selection(inst: Instruction, position: int) -> slice:
     low = inst.mods.get("op_sel", 0) >> position & 1
-    high = inst.mods["op_sel_hi"] >> position & 1
+    high = inst.mods.get("op_sel_hi", 7) >> position & 1  # VOP2's packed instruction has no such field
     return _PICK[low, high]
 
 
@@ -64,6 +65,7 @@ def halves(batch: Batch, inst: Instruction, position: int, dtype: np.dtype) -> S
     elif is_vector(operand):
         value = row(batch, operand).view(np.uint16).reshape(batch.waves, -1, 2)
     else:
+        require_register(operand)
         value = batch.sgpr.view(np.uint16).reshape(batch.waves, -1, 2)[:, operand.index, None]
     return _signed(inst, position, value[..., pick].view(dtype), (2,))
 
@@ -76,6 +78,7 @@ def registers(batch: Batch, inst: Instruction, position: int, dtype: np.dtype) -
     elif is_vector(operand):
         value = rows(batch, operand, 2)
     else:
+        require_register(operand)
         value = batch.sgpr[:, operand.index : operand.index + 2].T[..., None]
     return _signed(inst, position, value[pick].view(dtype), (2, 1, 1))
 

@@ -24,6 +24,7 @@ from flycc.emulator.semantics.operands import (
     UnsupportedInstruction,
     is_vector,
     reader,
+    require_register,
     row,
     store,
     vector_sink,
@@ -245,6 +246,7 @@ def _part(batch: Batch, operand: Operand, select: int) -> Source:
     dtype = {1: U8, 2: U16, 4: np.dtype(np.uint32)}[width]
     if is_vector(operand):
         return row(batch, operand).view(dtype)[:, offset // width :: 4 // width]
+    require_register(operand)
     return batch.sgpr.view(dtype)[:, (4 * operand.index + offset) // width, None]
 
 
