@@ -13,7 +13,7 @@ _OP_SEL_4 = frozenset(opcode.name for opcode in OPCODES.values() if "opsel4" in 
 _E32_ONLY = frozenset(opcode.name for opcode in OPCODES.values() if "e32" in opcode.flags)
 _HAS_E64 = frozenset(opcode.name for opcode in OPCODES.values() if "e64" in opcode.flags)
 
-_INT16 = re.compile(r"^v_(?!.*pk_|dot).*_[iub]16$")  # instructions with lone 16-bit integer sources
+_INT16 = re.compile(r"^v_(?!.*pk_|dot|sad_).*_[iub]16$")  # instructions with lone 16-bit integer sources
 _SGPR_NAMES = {102: "flat_scratch", 104: "xnack_mask", 106: "vcc", 126: "exec"}
 _SPECIAL_NAMES = {
     235: "src_shared_base",
