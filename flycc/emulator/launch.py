@@ -170,6 +170,8 @@ def _initialise(
     descriptor = kernel.descriptor
     batch.mode.denormals_f32 = descriptor.denorm_mode_32 != 0
     batch.mode.denormals_f16_f64 = descriptor.denorm_mode_16_64 != 0
+    batch.mode.dx10_clamp = descriptor.dx10_clamp
+    batch.mode.fp16_overflow = descriptor.fp16_overflow
     for what, first, count in descriptor.user_sgprs:
         if what == "kernarg_segment_ptr":
             batch.sgpr[:, first : first + 2] = np.array([kernarg_address], np.uint64).view(np.uint32)

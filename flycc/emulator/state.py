@@ -17,6 +17,7 @@ import numpy as np
 from flycc.emulator.errors import EmulatorError
 from flycc.emulator.isa.instruction import Instruction
 from flycc.emulator.memory import Memory
+from flycc.emulator.observe import Kind, Space, Watch
 
 if TYPE_CHECKING:
     from flycc.emulator.elf import Kernel
@@ -31,21 +32,31 @@ TEMPORARIES = 3
 ALL_LANES = np.uint64(0xFFFF_FFFF_FFFF_FFFF)
 
 
+#: Makes the data of an operation land for a mask of waves, bool [waves] (None: all that issued it).
+Land = Callable[[np.ndarray | None], None]
+
+
+def took_effect(waves: np.ndarray | None) -> None:
+    """The `Land` of an operation that took effect when it was issued: it only counts."""
+
+
 class Queue:
     """Outstanding operations of one wait counter, oldest first, for every wave of a batch.
 
     An entry is (waves, land): the waves that still wait for it, bool [waves], or None for every wave
-    of the batch, and the function that makes the data land for a mask of waves (None: all of the
-    entry's). An operation that has taken effect already still counts; its `land` does nothing.
+    of the batch, and the function that makes the data land.
     """
 
     def __init__(self) -> None:
-        self._entries: list[tuple[np.ndarray | None, Callable[[np.ndarray | None], None]]] = []
+        self._entries: list[tuple[np.ndarray | None, Land]] = []
+
+    def __len__(self) -> int:
+        return len(self._entries)
 
     def clear(self) -> None:
         self._entries.clear()
 
-    def push(self, waves: np.ndarray | None, land: Callable[[np.ndarray | None], None]) -> None:
+    def push(self, waves: np.ndarray | None, land: Land) -> None:
         self._entries.append((waves, land))
 
     def wait(self, waves: np.ndarray | None, limit: int) -> None:
@@ -69,7 +80,7 @@ class Queue:
             ready = mine & (newer >= np.asarray(limit))
             due.append(ready if waves is None else ready & waves)
             newer = newer + mine.astype(np.int64)
-        kept: list[tuple[np.ndarray | None, Callable[[np.ndarray | None], None]]] = []
+        kept: list[tuple[np.ndarray | None, Land]] = []
         for (owners, land), ready in zip(self._entries, reversed(due), strict=True):
             if ready.any():
                 land(np.broadcast_to(ready, ready.shape) if ready.ndim else None)
@@ -79,6 +90,23 @@ class Queue:
             elif left.any():
                 kept.append((left, land))
         self._entries = kept
+
+
+class WatchedQueue(Queue):
+    """A queue that tells observers when the accesses of its operations are complete."""
+
+    def __init__(self, batch: Batch, watch: Watch) -> None:
+        super().__init__()
+        self._batch, self._watch = batch, watch
+
+    def push(self, waves: np.ndarray | None, land: Land) -> None:
+        accesses = self._watch.take()
+
+        def land_watched(which: np.ndarray | None) -> None:
+            self._watch.landed(self._batch, which, accesses)
+            land(which)
+
+        super().push(waves, land_watched if accesses else land)
 
 
 class Fragments:
@@ -116,13 +144,15 @@ class Mode:
     """The float mode bits: whether denormals are kept, for float32, and for float16 and float64.
 
     `may_flush` says that a kernel may run with denormals off at some point; without it instructions are
-    bound with no test of the mode.
+    bound with no test of the mode. `fp16_overflow` (FP16_OVFL) turns overflows of float16, fp8 and bf8
+    results into the largest number.
     """
 
     denormals_f32: bool = True
     denormals_f16_f64: bool = True
     dx10_clamp: bool = True
     may_flush: bool = False
+    fp16_overflow: bool = False
 
     def keeps(self, dtype: np.dtype) -> bool:
         """Whether denormals of this float type are kept."""
@@ -135,10 +165,16 @@ class Batch:
 
     `vgpr` is uint32 [registers, waves, 64]: v0 and up, from `accum_offset` on a0 and up, then the
     temporaries. `sgpr` is uint32 [waves, 128] as encoded (vcc 106, m0 124, exec 126), `scc` bool
-    [waves]. `lds` is uint8, `lds_size` bytes a workgroup; `scratch` uint8, `scratch_size` bytes a lane.
+    [waves]. `lds` is uint8, `lds_size` bytes a workgroup, which begins at `lds_base` (int64 [waves, 1]);
+    `scratch` uint8, `scratch_size` bytes a lane.
 
     The waves that execute now are `active` (bool [waves], None for all), the lanes `mask` (bool
-    [waves, 64], None for all).
+    [waves, 64], None for all); both are replaced, never changed in place.
+
+    Loads are asynchronous: they read memory when they are issued, and write registers or LDS when a wait
+    requires it, until which the old contents are seen. `vmcnt` returns in order, `lgkmcnt` (LDS) too;
+    `smem` is the scalar part of lgkmcnt, which returns out of order: only a wait for 0 completes it.
+    A FLAT operation counts in vmcnt and, out of order, in lgkmcnt, and lands with vmcnt.
     """
 
     kernel: Kernel
@@ -161,8 +197,11 @@ class Batch:
     workgroups: np.ndarray = field(init=False)
     active: np.ndarray | None = None
     mask: np.ndarray | None = None
-    vmcnt: Queue = field(default_factory=Queue)
-    lgkmcnt: Queue = field(default_factory=Queue)
+    watch: Watch | None = None
+    vmcnt: Queue = field(init=False)
+    lgkmcnt: Queue = field(init=False)
+    smem: Queue = field(init=False)
+    clock: int = 0
     fragments: Fragments = field(default_factory=Fragments)
     at: Instruction | None = None
 
@@ -172,9 +211,13 @@ class Batch:
         self.sgpr = np.zeros((waves, SGPRS), np.uint32)
         self.sgpr64 = self.sgpr.view(np.uint64)
         self.scc = np.zeros(waves, bool)
-        self.lds = np.zeros(self.groups * self.lds_size, np.uint8)
+        stride = -(-self.lds_size // 16) * 16
+        self.lds = np.zeros(self.groups * stride, np.uint8)
         group = np.arange(waves) // self.waves_per_group
-        self.lds_base = (group * self.lds_size)[:, None]
+        self.lds_base = (group * stride)[:, None]
+        watch = self.watch
+        queues = [Queue() if watch is None else WatchedQueue(self, watch) for _ in range(3)]
+        self.vmcnt, self.lgkmcnt, self.smem = queues
         self.scratch = np.zeros(waves * LANES * self.scratch_size, np.uint8)
         self.workgroups = np.zeros((self.groups, 3), np.int64)
 
@@ -192,8 +235,9 @@ class Batch:
             array.fill(0)
         self.memory = memory
         self.workgroups = workgroups
-        self.vmcnt.clear()
-        self.lgkmcnt.clear()
+        for queue in (self.vmcnt, self.lgkmcnt, self.smem):
+            queue.clear()
+        self.clock = 0
         self.sgpr64[:, EXEC // 2] = ALL_LANES
         self.activate(None)
 
@@ -201,6 +245,38 @@ class Batch:
         """Execute only `waves` (bool [waves], None for all) from now on."""
         self.active = waves
         self.exec_changed()
+
+    def wait(self, vmcnt: int, lgkmcnt: int) -> None:
+        """Let memory operations of the active waves land until at most so many are outstanding."""
+        self.vmcnt.wait(self.active, vmcnt)
+        self.lgkmcnt.wait(self.active, lgkmcnt)
+        if lgkmcnt == 0:
+            self.smem.wait(self.active, 0)
+
+    def where(self, mask: np.ndarray | None, waves: np.ndarray | None) -> np.ndarray | None:
+        """The lanes `mask` (None for all) of `waves` (bool, None for all): bool [waves, 64], None for all."""
+        if waves is None:
+            return mask
+        lanes = waves[:, None]
+        return np.broadcast_to(lanes, (self.waves, LANES)) if mask is None else mask & lanes
+
+    def watched(
+        self,
+        inst: Instruction,
+        space: Space,
+        kind: Kind,
+        addresses: np.ndarray,
+        size: int,
+        mask: np.ndarray | None,
+    ) -> np.ndarray | None:
+        """Tell observers, if there are any, of an access; returns the mask to perform it under.
+
+        `addresses` is uint64 and `mask` bool (None for all), over all waves of the batch: see `Access`.
+        To be called when a memory instruction is issued, before its operation is pushed to a queue.
+        """
+        if self.watch is None:
+            return mask
+        return self.watch.access(self, inst, space, kind, addresses, size, mask)
 
     def exec_changed(self) -> None:
         """Derive the lane mask; to be called after every write of EXEC."""

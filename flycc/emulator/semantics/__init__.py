@@ -14,6 +14,7 @@ from flycc.emulator.isa.instruction import Instruction
 from flycc.emulator.semantics import (
     compare,
     convert,
+    convert_small,
     floating,
     integer,
     lanes,
@@ -32,10 +33,10 @@ from flycc.emulator.state import Batch
 
 @cache
 def _binder(name: str) -> Binder | None:
-    for module in (compare, lanes, lds, packed, salu, smem, vmem):
+    for module in (compare, convert_small, lanes, lds, packed, salu, smem, vmem):
         if name in module.BINDERS:
             return module.BINDERS[name]
-    for table in (convert.FORMS, floating.FORMS, integer.FORMS):
+    for table in (convert.FORMS, convert_small.FORMS, floating.FORMS, integer.FORMS):
         if name in table:
             form = table[name]
             return lambda batch, inst: bind_form(batch, inst, form)
@@ -45,7 +46,7 @@ def _binder(name: str) -> Binder | None:
     if name in ("v_bitop3_b32", "v_bitop3_b16"):
         dtype = U32 if name.endswith("32") else U16
         return partial(_bind_bitop3, dtype=dtype)
-    return mfma.lookup(name)
+    return convert_small.lookup(name) or mfma.lookup(name)
 
 
 def _bind_bitop3(batch: Batch, inst: Instruction, dtype: np.dtype) -> Op:

@@ -29,6 +29,7 @@ from flycc.emulator.semantics.operands import (
     scalar_source,
     scc_sink,
 )
+from flycc.emulator.semantics.waits import bind_waitcnt
 from flycc.emulator.state import EXEC, Batch
 
 _U = np.uint32
@@ -326,42 +327,47 @@ def _bind_nothing(batch: Batch, inst: Instruction) -> Op:
     return lambda: None
 
 
-def _bind_waitcnt(batch: Batch, inst: Instruction) -> Op:
-    """s_waitcnt: vmcnt in bits 3:0 and 15:14, lgkmcnt in bits 11:8 (expcnt, 6:4, has nothing to wait for)."""
-    bits = inst.mods["simm16"]
-    vmcnt, lgkmcnt = bits & 15 | bits >> 14 << 4, bits >> 8 & 15
-
-    def op() -> None:
-        batch.vmcnt.wait(batch.active, vmcnt)
-        batch.lgkmcnt.wait(batch.active, lgkmcnt)
-
-    return op
-
-
 HW_REG_MODE = 1
 
 
+#: Bits of MODE: rounding, denormals of float32 and of the other two, DX10_CLAMP, IEEE, FP16_OVFL.
+_ROUNDING, _DENORMALS_32, _DENORMALS_16_64 = 0x0F, 0x30, 0xC0
+_DX10_CLAMP, _FP16_OVERFLOW = 0x100, 1 << 23
+
+
 def _bind_setreg(batch: Batch, inst: Instruction) -> Op:
-    """s_setreg: only fields of MODE matter to results, of which the denormal bits can be changed."""
+    """s_setreg: of MODE the denormal bits, DX10_CLAMP and FP16_OVFL, for all waves of the batch at once."""
     control = inst.mods["simm16"]
     register, offset, width = control & 0x3F, control >> 6 & 31, (control >> 11) + 1
     if register != HW_REG_MODE:
         raise UnsupportedInstruction(inst, f"hardware register {register} is not emulated")
-    if inst.src:
-        raise UnsupportedInstruction(inst, "a mode from a register is not emulated")
-    field = (inst.mods["imm"] & ((1 << width) - 1)) << offset
-    touched = ((1 << width) - 1) << offset
-    if touched & 0xF and field & 0xF:
-        raise UnsupportedInstruction(inst, "only rounding to nearest even is emulated")
+    touched = ((1 << width) - 1) << offset & 0xFFFF_FFFF
     mode = batch.mode
-    if not mode.may_flush and field & 0xF0 != touched & 0xF0:
-        raise UnsupportedInstruction(inst, "denormals can be turned off only in kernels that start so")
+    given = reader([scalar_source(batch, inst.src[0], U32)]) if inst.src else None
 
     def op() -> None:
-        if touched & 0x30:
-            mode.denormals_f32 = bool(field & 0x30)
-        if touched & 0xC0:
-            mode.denormals_f16_f64 = bool(field & 0xC0)
+        if given is None:
+            value = inst.mods["imm"]
+        else:
+            values = np.atleast_1d(given()[0])
+            values = values if batch.active is None or values.size == 1 else values[batch.active]
+            value = int(values[0])
+            if (values != values[0]).any():
+                raise UnsupportedInstruction(inst, "waves of different modes are not emulated")
+        field = value << offset & touched
+        if field & _ROUNDING:
+            raise UnsupportedInstruction(inst, "only rounding to nearest even is emulated")
+        keeps = [bool(field & bits) for bits in (_DENORMALS_32, _DENORMALS_16_64) if touched & bits]
+        if not mode.may_flush and not all(keeps):
+            raise UnsupportedInstruction(inst, "denormals can be turned off only in kernels that start so")
+        if touched & _DENORMALS_32:
+            mode.denormals_f32 = bool(field & _DENORMALS_32)
+        if touched & _DENORMALS_16_64:
+            mode.denormals_f16_f64 = bool(field & _DENORMALS_16_64)
+        if touched & _DX10_CLAMP:
+            mode.dx10_clamp = bool(field & _DX10_CLAMP)
+        if touched & _FP16_OVERFLOW:
+            mode.fp16_overflow = bool(field & _FP16_OVERFLOW)
 
     return op
 
@@ -374,26 +380,23 @@ def _bind_getreg(batch: Batch, inst: Instruction) -> Op:
     put, mode = scalar_sink(batch, inst.dst[0], U32), batch.mode
 
     def op() -> None:
-        bits = 0x30 * mode.denormals_f32 | 0xC0 * mode.denormals_f16_f64 | 0x100 * mode.dx10_clamp
+        bits = (
+            _DENORMALS_32 * mode.denormals_f32
+            | _DENORMALS_16_64 * mode.denormals_f16_f64
+            | _DX10_CLAMP * mode.dx10_clamp
+            | _FP16_OVERFLOW * mode.fp16_overflow
+        )
         put(np.uint32(bits >> offset & ((1 << width) - 1)))  # type: ignore[arg-type]
 
     return op
 
 
-def _bind_clock(batch: Batch, inst: Instruction) -> Op:
-    """s_memtime, s_memrealtime: no clock is modelled; time stands still."""
-    put = scalar_sink(batch, inst.dst[0], U64)
-    return lambda: put(np.uint64(0))  # type: ignore[arg-type]
-
-
 BINDERS: dict[str, Binder] = {
     "s_getpc_b64": _bind_getpc,
-    "s_waitcnt": _bind_waitcnt,
+    "s_waitcnt": bind_waitcnt,
     "s_setreg_imm32_b32": _bind_setreg,
     "s_setreg_b32": _bind_setreg,
     "s_getreg_b32": _bind_getreg,
-    "s_memtime": _bind_clock,
-    "s_memrealtime": _bind_clock,
 }
 for _name in ("nop", "sleep", "setprio", "sethalt", "incperflevel", "decperflevel", "sendmsg", "wakeup"):
     BINDERS[f"s_{_name}"] = _bind_nothing

@@ -67,7 +67,7 @@ def bind_form(batch: Batch, inst: Instruction, form: Form) -> Op:
     keeps = high if form.keeps or high else None
     put = vector_sink(batch, inst.dst[0], form.out, keeps)
     read = reader(sources)
-    function = form.function
+    function = _saturating(batch, form.function) if form.out == F16 else form.function
     if finish is None:
         return lambda: put(function(*read()))
     return lambda: put(finish(function(*read())))
@@ -114,6 +114,23 @@ def _finisher(batch: Batch, inst: Instruction, form: Form) -> Callable[[np.ndarr
         return value if batch.mode.keeps(form.out) else flush_denormals(value)
 
     return finish
+
+
+def _saturating(batch: Batch, function: Callable[..., Any]) -> Callable[..., Any]:
+    """A float16 function whose overflows, not its poles, give the largest number if FP16_OVFL is set."""
+
+    def evaluate(*sources: np.ndarray) -> np.ndarray:
+        value = function(*sources)
+        if not batch.mode.fp16_overflow:
+            return value
+        overflow = np.isinf(value)
+        for source in sources:
+            overflow = overflow & (np.isfinite(source) if source.dtype.kind == "f" else True)
+        if len(sources) == 1:
+            overflow &= sources[0] != 0
+        return np.where(overflow, np.copysign(np.float16(65504), value), value)
+
+    return evaluate
 
 
 def _flushing(batch: Batch, source: Source, dtype: np.dtype) -> Source:
