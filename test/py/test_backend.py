@@ -1,10 +1,12 @@
 """torch.compile(..., backend="flycc") as users write it: values, gradients, dynamic shapes, refusals, strictness."""
 
+import shutil
+
 import pytest
 import torch
 from torch import nn
 
-import flycc
+import flycc.backend
 from flycc import record as recording
 from flycc.errors import FlyccError
 
@@ -28,7 +30,10 @@ def close(result, reference):
     assert (result.double() - reference.double()).abs().max() <= 2.0**-5 * reference.double().abs().max()
 
 
-@pytest.mark.parametrize("fallback", ["eager", "inductor"])
+needs_cxx = pytest.mark.skipif(not shutil.which("c++"), reason="Inductor needs a C++ compiler")
+
+
+@pytest.mark.parametrize("fallback", ["eager", pytest.param("inductor", marks=needs_cxx)])
 def test_inference(fallback):
     model, x = mlp(), torch.randn(7, 40, dtype=torch.bfloat16)
     compiled = torch.compile(model, backend="flycc", options={"fallback": fallback, "strict": True})
@@ -117,3 +122,14 @@ def test_ops_of_no_family_are_counted():
     other = record.families()["other"]
     assert (other["kernel"], other["fallback"]) == (0, 3)
     assert "aten.silu.default" in other["reasons"][0]
+
+
+def test_a_failure_of_inductor_runs_the_graph_op_by_op(monkeypatch):
+    def broken(_):
+        raise RuntimeError("no compiler")
+
+    monkeypatch.setattr(flycc.backend.frontend, "compile_with_inductor", broken)
+    model, x = mlp(), torch.randn(7, 40, dtype=torch.bfloat16)
+    compiled = torch.compile(model, backend="flycc", options={"fallback": "inductor"})
+    with torch.no_grad(), pytest.warns(RuntimeWarning, match=r"fallback\.inductor: RuntimeError: no compiler"):
+        close(compiled(x), model(x))
