@@ -105,9 +105,16 @@ def _constant(operand: Operand, as_bits: bool) -> str:
     return f"lit({value:#x})" if operand.value in _INLINE else f"{value:#x}"
 
 
+def _as_bits(inst: Instruction, source: int) -> bool:
+    # v_mad_i32_i16 and v_mad_u32_u16 add to a third source of 32 bits.
+    return _INT16.search(inst.name) is not None and not (
+        source == 2 and inst.name.startswith("v_mad_") and "32" in inst.name
+    )
+
+
 def _plain(inst: Instruction) -> tuple[list[str], list[str]]:
-    as_bits = _INT16.search(inst.name) is not None
-    operands = [_operand(operand, as_bits) for operand in (*inst.dst, *inst.src)]
+    operands = [_operand(operand) for operand in inst.dst]
+    operands += [_operand(operand, _as_bits(inst, index)) for index, operand in enumerate(inst.src)]
     if inst.name.startswith(_ALWAYS_LITERAL):
         operands = [text.removeprefix("lit(").removesuffix(")") for text in operands]
     return operands, []
@@ -227,7 +234,7 @@ def _bits_with_dst(inst: Instruction) -> str:
 
 
 def _modified(inst: Instruction, index: int, operand: Operand) -> str:
-    text = _operand(operand, _INT16.search(inst.name) is not None)
+    text = _operand(operand, _as_bits(inst, index))
     if inst.mods.get("sext", 0) >> index & 1:
         text = f"sext({text})"
     if inst.mods.get("abs", 0) >> index & 1:
