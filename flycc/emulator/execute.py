@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -16,6 +17,7 @@ from flycc.emulator.errors import EmulatorError
 from flycc.emulator.isa.format import format_instruction
 from flycc.emulator.isa.instruction import Instruction
 from flycc.emulator.memory import AccessError, MemoryFault
+from flycc.emulator.observe import Watch
 from flycc.emulator.program import Block, Kernel
 from flycc.emulator.semantics import Op, bind
 from flycc.emulator.semantics.operands import (
@@ -26,10 +28,14 @@ from flycc.emulator.semantics.operands import (
     scalar_sink,
     scalar_source,
 )
+from flycc.emulator.semantics.waits import COUNTER_LIMITS, COUNTERS, wait_counts
 from flycc.emulator.state import EXEC, VCC, Batch
 
 #: Addresses that mean that the waves have ended, or wait at a barrier.
 END, BARRIER = -1, -2
+
+#: Memory operations that may be outstanding before the oldest complete, as counters and queues are finite.
+MOST_OUTSTANDING = 512
 
 #: "lockstep", "serial", "reverse", or a seed (an int, or ("random", int)).
 WaveOrder = str | int | tuple[str, int]
@@ -138,9 +144,14 @@ class Executor:
         if waiting.any():
             shape = (self.batch.groups, self.batch.waves_per_group)
             complete = (waiting | done).reshape(shape).all(axis=1)
+            if self.batch.watch is not None:
+                self.batch.watch.barrier(self.batch, complete & waiting.reshape(shape).any(axis=1))
             waiting.reshape(shape)[complete] = False
 
     def _count(self, block: BoundBlock, waves: int, pc: int) -> None:
+        for queue in (self.batch.vmcnt, self.batch.lgkmcnt, self.batch.smem):
+            if len(queue) > MOST_OUTSTANDING:
+                queue.wait(None, MOST_OUTSTANDING // 2)
         self.executed += block.count
         self.wave_instructions += block.count * waves
         if self.executed > self._limit:
@@ -151,35 +162,63 @@ class Executor:
 
     def _bind(self, pc: int) -> BoundBlock:
         block = self.kernel.block(pc)
-        ops = self._bind_body(block.body)
+        ops, step = self._bind_body(block.body), self._bind_end(block)
+        watch, batch = self.batch.watch, self.batch
+        if watch is not None:
+            ops = [_announced(batch, watch, inst, op) for inst, op in zip(block.body, ops, strict=True)]
+            if block.end is not None:
+                ops.append(partial(watch.instruction, batch, block.end))
         count = len(block.body) + (block.end is not None)
-        bound = self._blocks[pc] = BoundBlock(ops, count, self._bind_end(block), block.next)
+        bound = self._blocks[pc] = BoundBlock(ops, count, step, block.next)
         return bound
 
     def _bind_body(self, body: tuple[Instruction, ...]) -> list[Op]:
         batch = self.batch
         batch.fragments.written(0, len(batch.vgpr))
+        landing = Landing(batch)
         ops = []
         for inst in body:
             ops.append(bind(batch, inst))
-            for operand in filter(is_vector, inst.dst):
-                batch.fragments.written(first_row(batch, operand), operand.count)
+            for first, count in landing.written_by(inst):
+                batch.fragments.written(first, count)
         return ops
 
     def _bind_end(self, block: Block) -> Callable[[], int | np.ndarray]:
-        end, following, batch = block.end, block.next, self.batch
+        end, following = block.end, block.next
         if end is None:
             return lambda: following
         if end.name == "s_branch":
             target = end.mods["target"]
             return lambda: target
         if end.name == "s_barrier":
-            return lambda: following if batch.active is None else BARRIER
+            return self._bind_barrier(following)
         if end.name.startswith("s_endpgm"):
-            return lambda: END
+            return self._bind_endpgm()
         if end.name.startswith("s_cbranch"):
             return self._bind_conditional(end, following)
         return self._bind_indirect(end, following)
+
+    def _bind_barrier(self, following: int) -> Callable[[], int | np.ndarray]:
+        batch, watch = self.batch, self.batch.watch
+        everyone = np.ones(batch.groups, bool)
+
+        def step() -> int | np.ndarray:
+            if batch.active is not None:
+                return BARRIER
+            if watch is not None:
+                watch.barrier(batch, everyone)
+            return following
+
+        return step
+
+    def _bind_endpgm(self) -> Callable[[], int | np.ndarray]:
+        batch = self.batch
+
+        def step() -> int | np.ndarray:
+            batch.wait(0, 0)
+            return END
+
+        return step
 
     def _bind_conditional(self, end: Instruction, following: int) -> Callable[[], int | np.ndarray]:
         batch, target = self.batch, end.mods["target"]
@@ -223,6 +262,48 @@ class Executor:
             f"kernel {self.kernel.name}: {format_instruction(inst)} at {inst.address:#x} "
             f"accesses {error.size} bytes at {error.address:#x}, {error.why} ({who})"
         )
+
+
+class Landing:
+    """Which vector registers change where in straight-line code whose loads land at waits."""
+
+    def __init__(self, batch: Batch) -> None:
+        self._batch = batch
+        self._everything = (0, len(batch.vgpr))
+        #: Per counter, rows that a wait may change: also those of loads from before the code, until a wait for 0.
+        self._pending: dict[str, list[tuple[int, int]]] = {
+            "vmcnt": [self._everything],
+            "lgkmcnt": [self._everything],
+        }
+
+    def written_by(self, inst: Instruction) -> list[tuple[int, int]]:
+        """(first row, count) of the registers that change when `inst` executes."""
+        if inst.name == "s_waitcnt":
+            return [rows for counter in wait_counts(inst).items() for rows in self._waited(*counter)]
+        rows = [
+            (first_row(self._batch, operand), operand.count) for operand in inst.dst if is_vector(operand)
+        ]
+        counter = COUNTERS.get(inst.encoding)
+        if counter is None:
+            return rows
+        self._pending[counter] += rows
+        return []
+
+    def _waited(self, counter: str, outstanding: int) -> list[tuple[int, int]]:
+        if outstanding == COUNTER_LIMITS[counter]:
+            return []
+        rows = list(self._pending[counter])
+        if outstanding == 0:
+            self._pending[counter].clear()
+        return rows
+
+
+def _announced(batch: Batch, watch: Watch, inst: Instruction, op: Op) -> Op:
+    def announced() -> None:
+        watch.instruction(batch, inst)
+        op()
+
+    return announced
 
 
 def _condition(batch: Batch, name: str) -> Callable[[], np.ndarray]:

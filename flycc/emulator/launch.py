@@ -11,6 +11,7 @@ import numpy as np
 from flycc.emulator.errors import EmulatorError
 from flycc.emulator.execute import Executor, WaveOrder
 from flycc.emulator.memory import Memory
+from flycc.emulator.observe import Observer, Watch
 from flycc.emulator.program import Kernel, Module
 from flycc.emulator.state import ALL_LANES, EXEC, LANES, Batch, Mode
 
@@ -45,12 +46,15 @@ def launch(
     dynamic_lds: int = 0,
     wave_order: WaveOrder = "lockstep",
     max_instructions: int = MAX_INSTRUCTIONS,
+    observers: Sequence[Observer] = (),
 ) -> LaunchStats:
     """Run `kernel` on `grid` workgroups of `block` work-items and return when all have ended.
 
     `kernarg` is the kernel argument segment, `dynamic_lds` bytes of LDS beyond those the kernel
     declares, `max_instructions` what a batch of waves may execute in all. Workgroups run in batches of
-    unspecified order. Raises MemoryFault, UnsupportedInstruction, RunawayKernel and other EmulatorErrors;
+    unspecified order. `observers` are told what happens.
+
+    Raises MemoryFault, UnsupportedInstruction, RunawayKernel and other EmulatorErrors;
     ValueError for arguments that no launch accepts.
     """
     started = time.perf_counter()
@@ -67,15 +71,26 @@ def launch(
     kernarg_address = memory.register(padded, name="kernarg", writable=False)
     code_base, mapped = _map_code(kernel, memory)
     try:
+        for observer in observers:
+            observer.launch_begins(kernel, grid, block, memory)
         with np.errstate(all="ignore"):
             for first in range(0, len(groups), per_batch):
                 part = groups[first : first + per_batch]
-                executor = _take_executor(kernel, len(part), waves_per_group, dynamic_lds)
-                _initialise(executor.batch, kernel, memory, part, block, padded, kernarg_address, code_base)
+                executor = _take_executor(kernel, len(part), waves_per_group, dynamic_lds, bool(observers))
+                batch = executor.batch
+                _initialise(batch, kernel, memory, part, block, padded, kernarg_address, code_base)
+                if batch.watch is not None:
+                    batch.watch.observe(observers)
+                for observer in observers:
+                    observer.batch_begins(batch, part)
                 executor.run(wave_order, max_instructions)
+                for observer in observers:
+                    observer.batch_ends(batch)
                 wave_instructions += executor.wave_instructions
                 _keep_executor(kernel, executor)
     finally:
+        for observer in observers:
+            observer.launch_ends()
         for address in (kernarg_address, *mapped):
             memory.unregister(address)
     return LaunchStats(wave_instructions, len(groups), time.perf_counter() - started)
@@ -124,8 +139,10 @@ def _map_code(kernel: Kernel, memory: Memory) -> tuple[int, list[int]]:
     return address - first, [address]
 
 
-def _take_executor(kernel: Kernel, groups: int, waves_per_group: int, dynamic_lds: int) -> Executor:
-    key = (groups, waves_per_group, dynamic_lds)
+def _take_executor(
+    kernel: Kernel, groups: int, waves_per_group: int, dynamic_lds: int, watched: bool
+) -> Executor:
+    key = (groups, waves_per_group, dynamic_lds, watched)
     kept = kernel.states.pop(key, None)
     if isinstance(kept, Executor):
         return kept
@@ -138,9 +155,10 @@ def _take_executor(kernel: Kernel, groups: int, waves_per_group: int, dynamic_ld
         waves_per_group=waves_per_group,
         registers=max(descriptor.vgpr_count, descriptor.accum_offset),
         accum_offset=descriptor.accum_offset,
-        lds_size=-(-(descriptor.lds_bytes + dynamic_lds) // 16) * 16,
+        lds_size=descriptor.lds_bytes + dynamic_lds,
         scratch_size=-(-descriptor.scratch_bytes // 16) * 16,
         mode=mode,
+        watch=Watch() if watched else None,
     )
     return Executor(kernel, batch)
 
@@ -148,8 +166,8 @@ def _take_executor(kernel: Kernel, groups: int, waves_per_group: int, dynamic_ld
 def _keep_executor(kernel: Kernel, executor: Executor) -> None:
     """Keep for the next launch of this size, and drop the least recently used ones beyond the budget."""
     batch, states = executor.batch, kernel.states
-    extra = batch.lds_size - -(-kernel.descriptor.lds_bytes // 16) * 16
-    states[batch.groups, batch.waves_per_group, extra] = executor
+    extra = batch.lds_size - kernel.descriptor.lds_bytes
+    states[batch.groups, batch.waves_per_group, extra, batch.watch is not None] = executor
     while len(states) > 1 and sum(e.batch.nbytes for e in states.values()) > KEPT_BYTES:  # type: ignore[attr-defined]
         del states[next(iter(states))]
 
@@ -213,6 +231,7 @@ def run(
     dynamic_lds: int = 0,
     wave_order: WaveOrder = "lockstep",
     max_instructions: int = MAX_INSTRUCTIONS,
+    observers: Sequence[Observer] = (),
 ) -> LaunchStats:
     """Launch with arrays (as pointers, used in place) and numpy scalars as arguments, in metadata order."""
     if kernel_name not in module.kernels:
@@ -229,6 +248,7 @@ def run(
         dynamic_lds=dynamic_lds,
         wave_order=wave_order,
         max_instructions=max_instructions,
+        observers=observers,
     )
 
 

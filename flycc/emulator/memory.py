@@ -27,6 +27,9 @@ END_ADDRESS = 1 << 47
 ELEMENT = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64, 16: np.complex128}
 
 
+NOWHERE = "outside every registered buffer"
+
+
 class MemoryFault(EmulatorError):
     """A kernel touched memory that is not registered (or wrote to what is read-only)."""
 
@@ -111,7 +114,7 @@ class Memory:
         """The `size` bytes at `address` as a uint8 view; AccessError if they are not all in one buffer."""
         region = self.region_at(address)
         if region is None or address + size > region.end:
-            raise AccessError("outside every registered buffer", (), address, size)
+            raise AccessError(NOWHERE, (), address, size)
         return region.data[address - region.start : address - region.start + size]
 
     def gather(self, addresses: np.ndarray, size: int, mask: np.ndarray | None) -> np.ndarray:
@@ -171,6 +174,28 @@ class Memory:
         """(region, byte offsets int64 [n], part bool) for every writable buffer touched; all are checked."""
         return self._split(addresses, size, mask, write=True)
 
+    def outside(
+        self, addresses: np.ndarray, size: int, mask: np.ndarray, *, write: bool
+    ) -> list[tuple[str, np.ndarray]]:
+        """(why, lanes bool) of accesses under `mask` that `gather` or `scatter` would refuse."""
+        refused = []
+        which = np.searchsorted(np.array(self._starts, np.uint64), addresses, side="right") - 1
+        for at in np.unique(which[mask]):
+            part = mask & (which == at)
+            if at < 0:
+                refused.append((NOWHERE, part))
+                continue
+            region = self._regions[at]
+            if write and not region.writable:
+                refused.append((f"a write to read-only {_name(region)}", part))
+                continue
+            beyond = part & (
+                addresses - np.uint64(region.start) + np.uint64(size) > np.uint64(region.data.size)
+            )
+            if beyond.any():
+                refused.append((f"past the end of {_name(region)}" if region.data.size else NOWHERE, beyond))
+        return refused
+
     def _locate(
         self, addresses: np.ndarray, size: int, mask: np.ndarray | None, *, write: bool
     ) -> tuple[Region | None, np.ndarray]:
@@ -197,18 +222,14 @@ class Memory:
         for at in np.unique(which[mask]):
             part = mask & (which == at)
             if at < 0:
-                _refuse("outside every registered buffer", addresses, part, size)
+                _refuse(NOWHERE, addresses, part, size)
             region = self._regions[at]
             offsets = addresses - np.uint64(region.start)
             outside = (
                 part & (offsets > np.uint64(region.data.size - size)) if region.data.size >= size else part
             )
             if outside.any():
-                why = (
-                    f"past the end of {_name(region)}"
-                    if region.data.size
-                    else "outside every registered buffer"
-                )
+                why = f"past the end of {_name(region)}" if region.data.size else NOWHERE
                 _refuse(why, addresses, outside, size)
             if write and not region.writable:
                 _refuse(f"a write to read-only {_name(region)}", addresses, part, size)

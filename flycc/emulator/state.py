@@ -145,7 +145,7 @@ class Mode:
 
     `may_flush` says that a kernel may run with denormals off at some point; without it instructions are
     bound with no test of the mode. `fp16_overflow` (FP16_OVFL) turns overflows of float16, fp8 and bf8
-    results into the largest number.
+    results into the largest number. `mfma_order` says how matrix instructions sum (see semantics.mfma).
     """
 
     denormals_f32: bool = True
@@ -153,6 +153,7 @@ class Mode:
     dx10_clamp: bool = True
     may_flush: bool = False
     fp16_overflow: bool = False
+    mfma_order: str = "fast"
 
     def keeps(self, dtype: np.dtype) -> bool:
         """Whether denormals of this float type are kept."""
@@ -252,6 +253,15 @@ class Batch:
         self.lgkmcnt.wait(self.active, lgkmcnt)
         if lgkmcnt == 0:
             self.smem.wait(self.active, 0)
+
+    def is_idle(self) -> bool:
+        """Whether no lane is active."""
+        return self.mask is not None and not self.mask.any()
+
+    def mirror(self, values: np.ndarray) -> None:
+        """Give the second half of the waves, where they are twins of the first, the values of the first."""
+        if self.watch is not None and self.watch.twins:
+            values[self.waves // 2 :] = values[: self.waves // 2]
 
     def where(self, mask: np.ndarray | None, waves: np.ndarray | None) -> np.ndarray | None:
         """The lanes `mask` (None for all) of `waves` (bool, None for all): bool [waves, 64], None for all."""

@@ -8,8 +8,9 @@ from collections.abc import Callable
 import numpy as np
 
 from flycc.emulator.isa.instruction import Instruction, Operand
-from flycc.emulator.memory import AccessError, elements, load_elements, store_elements
-from flycc.emulator.semantics.operands import Binder, Op, UnsupportedInstruction, row, store
+from flycc.emulator.memory import ELEMENT, elements, load_elements, store_elements
+from flycc.emulator.observe import Kind
+from flycc.emulator.semantics.operands import Binder, Op, UnsupportedInstruction, row
 from flycc.emulator.semantics.transfer import (
     FLOAT_ATOMICS,
     INTEGER_ATOMICS,
@@ -17,9 +18,9 @@ from flycc.emulator.semantics.transfer import (
     Data,
     apply_atomic,
     fetcher,
-    lander,
+    landing,
 )
-from flycc.emulator.state import LANES, Batch
+from flycc.emulator.state import LANES, Batch, Land, took_effect
 
 _READS: dict[str, Data] = {
     "u8": Data(1),
@@ -43,45 +44,54 @@ _WRITES: dict[str, Data] = {
 }
 
 
-def _done(waves: np.ndarray | None) -> None:
-    """LDS operations of a wave take effect in order, at issue; they only count."""
+#: Byte positions of an access in the batch's LDS, int64 [waves, 64], valid in every lane, and the lanes
+#: (bool, None for all) that take part: those that are on and within bounds.
+Places = Callable[[], tuple[np.ndarray, np.ndarray | None]]
 
 
-def _places(batch: Batch, inst: Instruction, size: int, offset: int) -> Callable[[], np.ndarray]:
-    """Checked byte positions in the batch's LDS, int64 [waves, 64]; some valid one in lanes that are off."""
+def _places(batch: Batch, inst: Instruction, size: int, offset: int, kind: Kind) -> Places:
+    """Announces the access too. Out of bounds, reads give 0 and writes are dropped, whatever their width."""
     address = row(batch, inst.src[0])
 
-    def places() -> np.ndarray:
+    def places() -> tuple[np.ndarray, np.ndarray | None]:
         at = np.add(address, offset, dtype=np.int64)
-        if batch.mask is not None:
-            at *= batch.mask
+        mask = batch.mask
+        if batch.watch is not None:
+            batch.watched(inst, "lds", kind, at.astype(np.uint64), size, mask)
+        if mask is not None:
+            at *= mask
         if int(at.max()) > batch.lds_size - size:
-            outside = at > batch.lds_size - size
-            if batch.mask is not None:
-                outside &= batch.mask
-            if outside.any():
-                index = tuple(int(i) for i in np.unravel_index(int(outside.argmax()), outside.shape))
-                raise AccessError(f"past the {batch.lds_size} bytes of LDS", index, int(at[index]), size)
+            inside = at <= batch.lds_size - size
+            at *= inside
+            mask = inside if mask is None else inside & mask
         at += batch.lds_base
-        return at
+        return at, mask
 
     return places
 
 
-def _is_idle(batch: Batch) -> bool:
-    return batch.mask is not None and not batch.mask.any()
+def _load(batch: Batch, places: Places, size: int) -> np.ndarray:
+    """The elements, [waves, 64]; 0 out of bounds."""
+    at, inside = places()
+    if inside is not None and inside is not batch.mask:
+        if not inside.any():
+            return np.zeros((*at.shape, 3), np.uint32) if size == 12 else np.zeros(at.shape, ELEMENT[size])
+        values = load_elements(batch.lds, at, size)
+        values[~inside] = 0
+        return values
+    return load_elements(batch.lds, at, size)
 
 
 def _bind_read(data: Data) -> Binder:
     def bind(batch: Batch, inst: Instruction) -> Op:
-        places = _places(batch, inst, data.size, inst.mods.get("offset", 0))
-        land = lander(batch, inst.dst[0], data)
+        places = _places(batch, inst, data.size, inst.mods.get("offset", 0), "load")
+        land = landing(batch, inst.dst[0], data)
 
         def op() -> None:
             batch.at = inst
-            if not _is_idle(batch):
-                land(load_elements(batch.lds, places(), data.size))
-            batch.lgkmcnt.push(batch.active, _done)
+            batch.lgkmcnt.push(
+                batch.active, took_effect if batch.is_idle() else land(_load(batch, places, data.size))
+            )
 
         return op
 
@@ -90,24 +100,25 @@ def _bind_read(data: Data) -> Binder:
 
 def _bind_write(data: Data) -> Binder:
     def bind(batch: Batch, inst: Instruction) -> Op:
-        places = _places(batch, inst, data.size, inst.mods.get("offset", 0))
+        places = _places(batch, inst, data.size, inst.mods.get("offset", 0), "store")
         fetch = fetcher(batch, inst.src[1], data)
 
         def op() -> None:
             batch.at = inst
-            if not _is_idle(batch):
-                _store(batch, places(), fetch(), data.size)
-            batch.lgkmcnt.push(batch.active, _done)
+            if not batch.is_idle():
+                _store(batch, places, fetch(), data.size)
+            batch.lgkmcnt.push(batch.active, took_effect)
 
         return op
 
     return bind
 
 
-def _store(batch: Batch, places: np.ndarray, values: np.ndarray, size: int) -> None:
-    if batch.mask is not None:
-        places, values = places[batch.mask], values[batch.mask]
-    store_elements(batch.lds, places, values, size)
+def _store(batch: Batch, places: Places, values: np.ndarray, size: int) -> None:
+    at, mask = places()
+    if mask is not None:
+        at, values = at[mask], values[mask]
+    store_elements(batch.lds, at, values, size)
 
 
 def _pair_offsets(inst: Instruction, size: int) -> tuple[int, int]:
@@ -118,22 +129,24 @@ def _pair_offsets(inst: Instruction, size: int) -> tuple[int, int]:
 
 def _bind_read2(data: Data) -> Binder:
     def bind(batch: Batch, inst: Instruction) -> Op:
-        first, second = (_places(batch, inst, data.size, at) for at in _pair_offsets(inst, data.size))
+        first, second = (_places(batch, inst, data.size, at, "load") for at in _pair_offsets(inst, data.size))
         target = inst.dst[0]
         count = data.size // 4
-        land_first = lander(batch, Operand(target.kind, target.index, count), data)
-        land_second = lander(batch, Operand(target.kind, target.index + count, count), data)
+        land_first = landing(batch, Operand(target.kind, target.index, count), data)
+        land_second = landing(batch, Operand(target.kind, target.index + count, count), data)
+
+        def issue() -> Land:
+            lands = land_first(_load(batch, first, data.size)), land_second(_load(batch, second, data.size))
+
+            def land(waves: np.ndarray | None) -> None:
+                for part in lands:
+                    part(waves)
+
+            return land
 
         def op() -> None:
             batch.at = inst
-            if not _is_idle(batch):
-                values = (
-                    load_elements(batch.lds, first(), data.size),
-                    load_elements(batch.lds, second(), data.size),
-                )
-                land_first(values[0])
-                land_second(values[1])
-            batch.lgkmcnt.push(batch.active, _done)
+            batch.lgkmcnt.push(batch.active, took_effect if batch.is_idle() else issue())
 
         return op
 
@@ -142,15 +155,17 @@ def _bind_read2(data: Data) -> Binder:
 
 def _bind_write2(data: Data) -> Binder:
     def bind(batch: Batch, inst: Instruction) -> Op:
-        first, second = (_places(batch, inst, data.size, at) for at in _pair_offsets(inst, data.size))
+        first, second = (
+            _places(batch, inst, data.size, at, "store") for at in _pair_offsets(inst, data.size)
+        )
         fetch_first, fetch_second = (fetcher(batch, source, data) for source in inst.src[1:3])
 
         def op() -> None:
             batch.at = inst
-            if not _is_idle(batch):
-                _store(batch, first(), fetch_first(), data.size)
-                _store(batch, second(), fetch_second(), data.size)
-            batch.lgkmcnt.push(batch.active, _done)
+            if not batch.is_idle():
+                _store(batch, first, fetch_first(), data.size)
+                _store(batch, second, fetch_second(), data.size)
+            batch.lgkmcnt.push(batch.active, took_effect)
 
         return op
 
@@ -165,16 +180,17 @@ def _bind_transposed(bits: int) -> Binder:
     per_lane = 64 // bits
 
     def bind(batch: Batch, inst: Instruction) -> Op:
-        places = _places(batch, inst, 8, inst.mods.get("offset", 0))
-        land = lander(batch, inst.dst[0], Data(8))
+        places = _places(batch, inst, 8, inst.mods.get("offset", 0), "load")
+        land = landing(batch, inst.dst[0], Data(8))
+
+        def loaded() -> np.ndarray:
+            values = np.ascontiguousarray(_load(batch, places, 8))
+            matrix = _unpack(values, bits).reshape(batch.waves, LANES // 16, per_lane, 16)
+            return _pack(matrix.swapaxes(2, 3).reshape(batch.waves, LANES, per_lane), bits)
 
         def op() -> None:
             batch.at = inst
-            if not _is_idle(batch):
-                values = np.ascontiguousarray(load_elements(batch.lds, places(), 8))
-                matrix = _unpack(values, bits).reshape(batch.waves, LANES // 16, per_lane, 16)
-                land(_pack(matrix.swapaxes(2, 3).reshape(batch.waves, LANES, per_lane), bits))
-            batch.lgkmcnt.push(batch.active, _done)
+            batch.lgkmcnt.push(batch.active, took_effect if batch.is_idle() else land(loaded()))
 
         return op
 
@@ -195,17 +211,23 @@ def _pack(parts: np.ndarray, bits: int) -> np.ndarray:
     return np.ascontiguousarray(parts[..., 0::2] | parts[..., 1::2] << 4).view(np.uint64)[..., 0]
 
 
+def _announce_lanes(batch: Batch, inst: Instruction, lanes: np.ndarray) -> None:
+    """Tell observers that every lane reads from, or sends to, another: int64 [waves, 64]."""
+    if batch.watch is not None:
+        batch.watched(inst, "lanes", "load", 4 * lanes.astype(np.uint64), 4, batch.mask)
+
+
 def _bind_bpermute(batch: Batch, inst: Instruction) -> Op:
     """ds_bpermute_b32: every lane reads from the lane that its address names; 0 from lanes that are off."""
     address, data = (row(batch, source) for source in inst.src)
-    target = row(batch, inst.dst[0])
+    land = landing(batch, inst.dst[0], Data(4))
     offset = inst.mods.get("offset", 0)
 
     def op() -> None:
         lanes = (address.astype(np.int64) + offset) >> 2 & 63
         values = data if batch.mask is None else data * batch.mask
-        store(batch, target, np.take_along_axis(values, lanes, axis=1))
-        batch.lgkmcnt.push(batch.active, _done)
+        _announce_lanes(batch, inst, lanes)
+        batch.lgkmcnt.push(batch.active, land(np.take_along_axis(values, lanes, axis=1)))
 
     return op
 
@@ -213,7 +235,7 @@ def _bind_bpermute(batch: Batch, inst: Instruction) -> Op:
 def _bind_permute(batch: Batch, inst: Instruction) -> Op:
     """ds_permute_b32: every lane sends to the lane that its address names; the highest sender wins."""
     address, data = (row(batch, source) for source in inst.src)
-    target = row(batch, inst.dst[0])
+    land = landing(batch, inst.dst[0], Data(4))
     offset = inst.mods.get("offset", 0)
 
     def op() -> None:
@@ -223,8 +245,8 @@ def _bind_permute(batch: Batch, inst: Instruction) -> Op:
             on = slice(None) if batch.mask is None else batch.mask[:, lane]
             waves = np.arange(batch.waves)[on]
             out[waves, lanes[waves, lane]] = data[waves, lane]
-        store(batch, target, out)
-        batch.lgkmcnt.push(batch.active, _done)
+        _announce_lanes(batch, inst, lanes)
+        batch.lgkmcnt.push(batch.active, land(out))
 
     return op
 
@@ -247,12 +269,12 @@ def _bind_swizzle(batch: Batch, inst: Instruction) -> Op:
     if pattern >= 0xE000:
         raise UnsupportedInstruction(inst, "swizzling in FFT mode is not emulated")
     lanes = swizzle_lanes(pattern)
-    data, target = row(batch, inst.src[0]), row(batch, inst.dst[0])
+    data, land = row(batch, inst.src[0]), landing(batch, inst.dst[0], Data(4))
 
     def op() -> None:
         values = data if batch.mask is None else data * batch.mask
-        store(batch, target, values[:, lanes])
-        batch.lgkmcnt.push(batch.active, _done)
+        _announce_lanes(batch, inst, np.broadcast_to(lanes, data.shape))
+        batch.lgkmcnt.push(batch.active, land(values[:, lanes]))
 
     return op
 
@@ -261,24 +283,26 @@ def _bind_atomic(atomic: Atomic) -> Binder:
     size = atomic.dtype.itemsize
 
     def bind(batch: Batch, inst: Instruction) -> Op:
-        places = _places(batch, inst, size, inst.mods.get("offset", 0))
+        places = _places(batch, inst, size, inst.mods.get("offset", 0), "atomic")
         # For a cmpst data0 is the value to compare with and data1 the new one.
         fetch = fetcher(batch, inst.src[2 if atomic.compares else 1], Data(size))
         fetch_compare = fetcher(batch, inst.src[1], Data(size)) if atomic.compares else None
-        land = lander(batch, inst.dst[0], Data(size)) if inst.dst else None
+        land = landing(batch, inst.dst[0], Data(size)) if inst.dst else None
         whole = np.ones((batch.waves, LANES), bool)
 
-        def op() -> None:
-            batch.at = inst
-            batch.lgkmcnt.push(batch.active, _done)
-            mask = whole if batch.mask is None else batch.mask
-            at = places()[mask]
+        def update() -> Land:
+            everywhere, mask = places()
+            mask = whole if mask is None else mask
+            at = everywhere[mask]
             cells = elements(batch.lds, size).view(atomic.dtype)
             compare = None if fetch_compare is None else fetch_compare().view(atomic.dtype)[mask]
             old = np.zeros(whole.shape, atomic.dtype)
             old[mask] = apply_atomic(atomic, cells, at // size, fetch().view(atomic.dtype)[mask], compare)
-            if land is not None:
-                land(old.view(f"u{size}"))
+            return took_effect if land is None else land(old.view(f"u{size}"))
+
+        def op() -> None:
+            batch.at = inst
+            batch.lgkmcnt.push(batch.active, took_effect if batch.is_idle() else update())
 
         return op
 

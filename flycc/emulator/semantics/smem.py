@@ -17,7 +17,7 @@ from flycc.emulator.semantics.operands import (
     reader,
     scalar_source,
 )
-from flycc.emulator.state import EXEC, Batch
+from flycc.emulator.state import EXEC, Batch, Land
 
 
 def _offset(batch: Batch, inst: Instruction, operand: Operand) -> Callable[[], np.ndarray]:
@@ -40,26 +40,37 @@ def _bind_load(batch: Batch, inst: Instruction) -> Op:
 
     def op() -> None:
         batch.at = inst
-        _load(batch, base()[0] + offset() & align, target)
+        addresses = np.broadcast_to(base()[0] + offset() & align, (batch.waves,))
+        batch.smem.push(batch.active, _landing(target, _load(batch, inst, addresses, dwords)))
 
     return op
 
 
-def _load(batch: Batch, addresses: np.ndarray, target: np.ndarray) -> None:
-    """Fill rows of `target` (uint32 [waves, n]) of the active waves; waves usually share one address."""
-    live = addresses if batch.active is None else addresses[batch.active]
-    size = 4 * target.shape[1]
-    for address in np.unique(live):
+def _landing(target: np.ndarray, words: np.ndarray) -> Land:
+    """The `Land` of a scalar load: `words` into `target`, both uint32 [waves, n]."""
+
+    def land(waves: np.ndarray | None) -> None:
+        np.copyto(target, words, where=True if waves is None else waves[:, None])
+
+    return land
+
+
+def _load(batch: Batch, inst: Instruction, addresses: np.ndarray, dwords: int) -> np.ndarray:
+    """Load `dwords` for every active wave, uint32 [waves, dwords]; waves usually share one address."""
+    active, size = batch.active, 4 * dwords
+    if batch.watch is not None:
+        mask = None if active is None else active[:, None]
+        allowed = batch.watched(inst, "scalar", "load", addresses[:, None], size, mask)
+        active = None if allowed is None else allowed[:, 0]
+    loaded = np.zeros((batch.waves, dwords), np.uint32)
+    for address in np.unique(addresses if active is None else addresses[active]):
         try:
             words = batch.memory.read(int(address), size)
         except AccessError as error:
             wave = int((addresses == address).argmax())
             raise AccessError(error.why, (wave,), error.address, size) from None
-        waves = addresses == address if batch.active is None else (addresses == address) & batch.active
-        if waves.all():
-            target[:] = np.frombuffer(words.tobytes(), np.uint32)
-        else:
-            target[waves] = np.frombuffer(words.tobytes(), np.uint32)
+        loaded[addresses == address] = np.frombuffer(words.tobytes(), np.uint32)
+    return loaded
 
 
 def _bind_buffer_load(batch: Batch, inst: Instruction) -> Op:
@@ -82,14 +93,32 @@ def _bind_buffer_load(batch: Batch, inst: Instruction) -> Op:
         if batch.active is not None:
             inside &= batch.active[:, None]
         words = np.zeros((batch.waves, dwords), np.uint32)
-        if inside.any():
-            words = np.where(inside, batch.memory.gather(base[:, None] + at, 4, inside), words)
-        np.copyto(target, words, where=True if batch.active is None else batch.active[:, None])
+        addresses = base[:, None] + at
+        allowed = batch.watched(inst, "scalar", "load", addresses, 4, inside)
+        if allowed is not None and allowed.any():
+            words = np.where(allowed, batch.memory.gather(addresses, 4, allowed), words)
+        batch.smem.push(batch.active, _landing(target, words))
 
     return op
 
 
-BINDERS: dict[str, Binder] = {}
+#: How much the clocks advance at every reading.
+TICKS = 64
+
+
+def _bind_clock(batch: Batch, inst: Instruction) -> Op:
+    """s_memtime, s_memrealtime: no time is modelled; every reading is later than the one before."""
+    target = batch.sgpr[:, inst.dst[0].index : inst.dst[0].index + 2]
+
+    def op() -> None:
+        batch.clock += TICKS
+        words = np.array([batch.clock], np.uint64).view(np.uint32)
+        batch.smem.push(batch.active, _landing(target, np.broadcast_to(words, target.shape)))
+
+    return op
+
+
+BINDERS: dict[str, Binder] = {"s_memtime": _bind_clock, "s_memrealtime": _bind_clock}
 for _width in ("", "x2", "x4", "x8", "x16"):
     BINDERS[f"s_load_dword{_width}"] = _bind_load
     BINDERS[f"s_buffer_load_dword{_width}"] = _bind_buffer_load

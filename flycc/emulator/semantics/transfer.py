@@ -11,8 +11,8 @@ from flycc.emulator.isa.instruction import Operand
 from flycc.emulator.memory import ELEMENT
 from flycc.emulator.semantics.convert import bf16_to_f32, f32_to_bf16
 from flycc.emulator.semantics.floating import maximum, minimum
-from flycc.emulator.semantics.operands import F32, F64, I32, I64, U32, U64, row, rows, store
-from flycc.emulator.state import Batch
+from flycc.emulator.semantics.operands import F32, F64, I32, I64, U32, U64, row, rows
+from flycc.emulator.state import Batch, Land
 
 I8 = np.dtype(np.int8)
 
@@ -65,23 +65,43 @@ def as_elements(dwords: np.ndarray, size: int) -> np.ndarray:
     return dwords if size == 12 else dwords.view(ELEMENT[size])[..., 0]
 
 
-def lander(batch: Batch, target: Operand, data: Data) -> Callable[[np.ndarray], None]:
-    """A function that puts loaded elements, [waves, 64], into the destination registers."""
+def landing(batch: Batch, target: Operand, data: Data) -> Callable[[np.ndarray], Land]:
+    """A function that gives a load's `Land`: it puts loaded elements, [waves, 64], into the destination.
+
+    To be called when the load is issued, as its lanes are those that are active then; the result is
+    for the queue of the load's counter. Elements of lanes that are off may be anything.
+    """
     if data.size >= 4:
         targets = list(rows(batch, target, data.size // 4))
 
-        def land_dwords(values: np.ndarray) -> None:
+        def parts_of(values: np.ndarray) -> list[np.ndarray]:
             dwords = as_dwords(values, data.size)
-            for i, register in enumerate(targets):
-                store(batch, register, dwords[..., i])
+            return [dwords[..., i] for i in range(len(targets))]
+    else:
+        register = row(batch, target)
+        if data.half is not None:
+            register = register.view(np.uint16)[:, data.half :: 2]
+        targets = [register]
+        kind = np.dtype(f"{'i' if data.signed else 'u'}{data.size}")
+        wide = np.dtype(f"i{register.itemsize}")
 
-        return land_dwords
-    register = row(batch, target)
-    if data.half is not None:
-        register = register.view(np.uint16)[:, data.half :: 2]
-    kind = np.dtype(f"{'i' if data.signed else 'u'}{data.size}")
-    wide = np.dtype(f"i{register.itemsize}")
-    return lambda values: store(batch, register, values.view(kind).astype(wide).view(register.dtype))
+        def parts_of(values: np.ndarray) -> list[np.ndarray]:
+            return [values.view(kind).astype(wide).view(register.dtype)]
+
+    def issue(values: np.ndarray) -> Land:
+        lanes, parts = batch.mask, parts_of(values)
+
+        def land(waves: np.ndarray | None) -> None:
+            where = batch.where(lanes, waves)
+            for target, part in zip(targets, parts, strict=True):
+                if where is None:
+                    np.copyto(target, part)
+                else:
+                    np.copyto(target, part, where=where)
+
+        return land
+
+    return issue
 
 
 def fetcher(batch: Batch, source: Operand, data: Data) -> Callable[[], np.ndarray]:

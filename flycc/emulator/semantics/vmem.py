@@ -9,6 +9,7 @@ import numpy as np
 
 from flycc.emulator.isa.instruction import Instruction, Operand, OperandKind
 from flycc.emulator.memory import ELEMENT, AccessError, Memory, elements, load_elements, store_elements
+from flycc.emulator.observe import Kind
 from flycc.emulator.semantics.operands import (
     U32,
     U64,
@@ -30,16 +31,12 @@ from flycc.emulator.semantics.transfer import (
     as_dwords,
     as_elements,
     fetcher,
-    lander,
+    landing,
 )
-from flycc.emulator.state import LANES, M0, Batch
+from flycc.emulator.state import LANES, M0, Batch, Land, took_effect
 
 #: Addresses of an access, uint64 [waves, 64], and where it happens: bool [waves, 64], or None for every lane.
 Addresses = Callable[[], tuple[np.ndarray, np.ndarray | None]]
-
-
-def _done(waves: np.ndarray | None) -> None:
-    """An operation that took effect when it was issued: it only counts."""
 
 
 def _global_addresses(batch: Batch, inst: Instruction, data: Operand | None) -> Addresses:
@@ -170,6 +167,11 @@ class _Buffer:
         base = int(bases.min())
         return _Descriptor(base, column(bases - base), column(strides), column(limits))
 
+    def announced(self, reach: _Reach, kind: Kind, size: int) -> _Reach:
+        """`reach` without the lanes that observers take out."""
+        inside = self.batch.watched(self.inst, "global", kind, reach.addresses(), size, reach.inside)
+        return reach._replace(inside=inside)
+
     def parts_inside(self, reach: _Reach, dwords: int) -> list[np.ndarray]:
         """For each dword of a cut access, the lanes that have it within num_records."""
         parts = [reach.offsets <= reach.limit - 4 * (i + 1) for i in range(dwords)]
@@ -178,15 +180,18 @@ class _Buffer:
 
 def _load_buffer(buffer: _Buffer, data: Data) -> np.ndarray:
     """The loaded elements, 0 where out of range."""
-    memory = buffer.batch.memory
+    batch, memory = buffer.batch, buffer.batch.memory
     reach = buffer.reach(data.size)
     if reach.cut:
-        addresses = reach.addresses()
-        parts = [
-            _gather(addresses + np.uint64(4 * i), 4, inside, memory)
-            for i, inside in enumerate(buffer.parts_inside(reach, data.size // 4))
-        ]
+        parts = []
+        for i, inside in enumerate(buffer.parts_inside(reach, data.size // 4)):
+            addresses = reach.addresses() + np.uint64(4 * i)
+            allowed = batch.watched(buffer.inst, "global", "load", addresses, 4, inside)
+            assert allowed is not None
+            parts.append(_gather(addresses, 4, allowed, memory))
         return as_elements(np.stack(parts, axis=-1), data.size)
+    if batch.watch is not None:
+        reach = buffer.announced(reach, "load", data.size)
     if reach.inside is None:
         return memory.gather_from(reach.base, reach.places, data.size, None)
     if not reach.inside.any():
@@ -216,14 +221,14 @@ def _bind_buffer_load(data: Data) -> Binder:
     def bind(batch: Batch, inst: Instruction) -> Op:
         buffer = _Buffer(batch, inst)
         if inst.mods.get("lds", 0):
-            return _to_lds(batch, inst, data, lambda: (_load_buffer(buffer, data), batch.mask))
-        land = lander(batch, inst.dst[0], data)
+            return _to_lds(batch, inst, data, lambda: _load_buffer(buffer, data))
+        land = landing(batch, inst.dst[0], data)
 
         def op() -> None:
             batch.at = inst
-            if batch.mask is None or batch.mask.any():
-                land(_load_buffer(buffer, data))
-            batch.vmcnt.push(batch.active, _done)
+            batch.vmcnt.push(
+                batch.active, took_effect if batch.is_idle() else land(_load_buffer(buffer, data))
+            )
 
         return op
 
@@ -233,32 +238,34 @@ def _bind_buffer_load(data: Data) -> Binder:
 def _bind_load(data: Data, to_lds: bool = False) -> Binder:
     def bind(batch: Batch, inst: Instruction) -> Op:
         addresses = _global_addresses(batch, inst, None)
+        is_flat = inst.encoding == "FLAT"
 
-        def loaded() -> tuple[np.ndarray, np.ndarray | None]:
+        def loaded() -> np.ndarray:
             where, mask = addresses()
-            return batch.memory.gather(where, data.size, mask), mask
+            inside = batch.watched(inst, "global", "load", where, data.size, mask)
+            values = batch.memory.gather(where, data.size, inside)
+            return values if inside is mask or inside is None else _clear(values, inside)
 
         if to_lds:
             return _to_lds(batch, inst, data, loaded)
-        land = lander(batch, inst.dst[0], data)
+        land = landing(batch, inst.dst[0], data)
 
         def op() -> None:
             batch.at = inst
-            if batch.mask is None or batch.mask.any():
-                land(loaded()[0])
-            batch.vmcnt.push(batch.active, _done)
+            batch.vmcnt.push(batch.active, took_effect if batch.is_idle() else land(loaded()))
+            if is_flat:
+                batch.smem.push(batch.active, took_effect)
 
         return op
 
     return bind
 
 
-def _to_lds(
-    batch: Batch, inst: Instruction, data: Data, loaded: Callable[[], tuple[np.ndarray, np.ndarray | None]]
-) -> Op:
+def _to_lds(batch: Batch, inst: Instruction, data: Data, loaded: Callable[[], np.ndarray]) -> Op:
     """A load to LDS: lane i's data lands at M0 + offset + i * size, and only when a wait requires it.
 
-    Memory is read at issue, as later stores of the same wave must not be seen.
+    Memory is read at issue, as later stores of the same wave must not be seen. What lies past the end of
+    LDS is dropped.
     """
     size = max(data.size, 4)
     lane = np.arange(LANES) * size + inst.mods.get("offset", 0)
@@ -266,29 +273,22 @@ def _to_lds(
 
     def op() -> None:
         batch.at = inst
-        if batch.mask is not None and not batch.mask.any():
-            batch.vmcnt.push(batch.active, _done)
+        if batch.is_idle():
+            batch.vmcnt.push(batch.active, took_effect)
             return
-        values, mask = loaded()
+        values, mask = loaded(), batch.mask
         if data.size < 4:
             kind = np.dtype(f"{'i' if data.signed else 'u'}{data.size}")
             values = values.view(kind).astype(np.int32).view(np.uint32)
         offsets = (m0 & np.uint32(0x3FFFF)).astype(np.int64) + lane
-        outside = offsets + size > batch.lds_size
-        if mask is not None:
-            outside &= mask
-        if outside.any():
-            index = np.unravel_index(int(outside.argmax()), outside.shape)
-            where = tuple(int(i) for i in index)
-            raise AccessError(f"past the {batch.lds_size} bytes of LDS", where, int(offsets[where]), size)
+        batch.watched(inst, "lds", "load-to-lds", offsets.view(np.uint64), size, mask)
+        inside = offsets <= batch.lds_size - size
+        if not inside.all():
+            mask = inside if mask is None else inside & mask
         places = offsets + batch.lds_base
 
         def land(waves: np.ndarray | None) -> None:
-            here = mask
-            if waves is not None:
-                here = (
-                    np.broadcast_to(waves[:, None], places.shape) if mask is None else mask & waves[:, None]
-                )
+            here = batch.where(mask, waves)
             if here is None:
                 store_elements(batch.lds, places, values, size)
             else:
@@ -303,16 +303,21 @@ def _bind_buffer_store(data: Data) -> Binder:
     def bind(batch: Batch, inst: Instruction) -> Op:
         buffer, fetch = _Buffer(batch, inst), fetcher(batch, inst.src[0], data)
 
-        def op() -> None:
-            batch.at = inst
-            batch.vmcnt.push(batch.active, _done)
-            if batch.mask is not None and not batch.mask.any():
-                return
+        def perform() -> None:
             reach = buffer.reach(data.size)
             if reach.cut:
                 _store_dwords(buffer, reach, as_dwords(fetch(), data.size))
-            elif reach.inside is None or reach.inside.any():
+                return
+            if batch.watch is not None:
+                reach = buffer.announced(reach, "store", data.size)
+            if reach.inside is None or reach.inside.any():
                 batch.memory.scatter(reach.addresses(), fetch(), data.size, reach.inside)
+
+        def op() -> None:
+            batch.at = inst
+            if not batch.is_idle():
+                perform()
+            batch.vmcnt.push(batch.active, took_effect)
 
         return op
 
@@ -321,22 +326,29 @@ def _bind_buffer_store(data: Data) -> Binder:
 
 def _store_dwords(buffer: _Buffer, reach: _Reach, dwords: np.ndarray) -> None:
     """A store of which some lanes are cut by num_records: each dword is checked on its own."""
-    addresses = reach.addresses()
+    batch = buffer.batch
     for i, inside in enumerate(buffer.parts_inside(reach, dwords.shape[-1])):
-        if inside.any():
-            buffer.batch.memory.scatter(addresses + np.uint64(4 * i), dwords[..., i], 4, inside)
+        addresses = reach.addresses() + np.uint64(4 * i)
+        allowed = batch.watched(buffer.inst, "global", "store", addresses, 4, inside)
+        assert allowed is not None
+        if allowed.any():
+            batch.memory.scatter(addresses, dwords[..., i], 4, allowed)
 
 
 def _bind_store(data: Data) -> Binder:
     def bind(batch: Batch, inst: Instruction) -> Op:
         addresses, fetch = _global_addresses(batch, inst, inst.src[1]), fetcher(batch, inst.src[1], data)
+        is_flat = inst.encoding == "FLAT"
 
         def op() -> None:
             batch.at = inst
-            batch.vmcnt.push(batch.active, _done)
-            if batch.mask is None or batch.mask.any():
+            if not batch.is_idle():
                 where, mask = addresses()
+                mask = batch.watched(inst, "global", "store", where, data.size, mask)
                 batch.memory.scatter(where, fetch(), data.size, mask)
+            batch.vmcnt.push(batch.active, took_effect)
+            if is_flat:
+                batch.smem.push(batch.active, took_effect)
 
         return op
 
@@ -353,20 +365,20 @@ def _bind_atomic(atomic: Atomic) -> Binder:
         fetch_compare = None
         if atomic.compares:
             fetch_compare = fetcher(batch, Operand(operand.kind, operand.index + size // 4), Data(size))
-        land = lander(batch, Operand(inst.dst[0].kind, inst.dst[0].index), Data(size)) if inst.dst else None
+        land = landing(batch, Operand(inst.dst[0].kind, inst.dst[0].index), Data(size)) if inst.dst else None
+        is_flat = inst.encoding == "FLAT"
         buffer = _Buffer(batch, inst) if is_buffer else None
         addresses = None if is_buffer else _global_addresses(batch, inst, operand)
         whole = np.ones((batch.waves, LANES), bool)
 
-        def op() -> None:
-            batch.at = inst
-            batch.vmcnt.push(batch.active, _done)
+        def update() -> Land:
             if buffer is not None:
                 reach = buffer.reach(size)
                 where, mask = reach.addresses(), reach.inside
             else:
                 assert addresses is not None
                 where, mask = addresses()
+            mask = batch.watched(inst, "global", "atomic", where, size, mask)
             mask = whole if mask is None else mask
             values = fetch().view(atomic.dtype)
             compare = None if fetch_compare is None else fetch_compare().view(atomic.dtype)
@@ -378,45 +390,59 @@ def _bind_atomic(atomic: Atomic) -> Binder:
                 old[part] = apply_atomic(
                     atomic, cells, offsets // size, values[part], None if compare is None else compare[part]
                 )
-            if land is not None:
-                land(old.view(f"u{size}"))
+            batch.mirror(old)
+            return took_effect if land is None else land(old.view(f"u{size}"))
+
+        def op() -> None:
+            batch.at = inst
+            batch.vmcnt.push(batch.active, took_effect if batch.is_idle() else update())
+            if is_flat:
+                batch.smem.push(batch.active, took_effect)
 
         return op
 
     return bind
 
 
-def _scratch_offsets(batch: Batch, inst: Instruction, size: int) -> Callable[[], np.ndarray]:
-    """Byte positions in the batch's scratch, int64 [waves, 64], checked; 0 in lanes that are off."""
+def _scratch_places(
+    batch: Batch, inst: Instruction, size: int, kind: Kind
+) -> Callable[[], tuple[np.ndarray, np.ndarray | None]]:
+    """Byte positions in the batch's scratch, int64 [waves, 64], checked; 0 in lanes outside the mask, the second."""
     vaddr, saddr = inst.src[0], inst.src[-1]
     read = reader([plain_source(batch, s, U32) for s in (vaddr, saddr) if s.kind is not OperandKind.OFF])
     immediate = inst.mods.get("offset", 0)
     base = (np.arange(batch.waves * LANES) * batch.scratch_size).reshape(batch.waves, LANES)
 
-    def offsets() -> np.ndarray:
+    def places() -> tuple[np.ndarray, np.ndarray | None]:
         at = np.zeros(base.shape, np.int64) + immediate
         for part in read():
             at += part
+        mask = batch.watched(inst, "scratch", kind, at.view(np.uint64), size, batch.mask)
         outside = (at < 0) | (at + size > batch.scratch_size)
-        if batch.mask is not None:
-            outside &= batch.mask
+        if mask is not None:
+            outside &= mask
         if outside.any():
             index = tuple(int(i) for i in np.unravel_index(int(outside.argmax()), outside.shape))
             raise AccessError(f"past the {batch.scratch_size} bytes of scratch", index, int(at[index]), size)
-        return at + base if batch.mask is None else (at + base) * batch.mask
+        return (at + base, None) if mask is None else ((at + base) * mask, mask)
 
-    return offsets
+    return places
 
 
 def _bind_scratch_load(data: Data) -> Binder:
     def bind(batch: Batch, inst: Instruction) -> Op:
-        offsets, land = _scratch_offsets(batch, inst, data.size), lander(batch, inst.dst[0], data)
+        places, land = _scratch_places(batch, inst, data.size, "load"), landing(batch, inst.dst[0], data)
+
+        def loaded() -> np.ndarray:
+            at, inside = places()
+            if inside is not None and not inside.any():
+                return _zeros(at.shape, data.size)
+            values = load_elements(batch.scratch, at, data.size)
+            return values if inside is None else _clear(values, inside)
 
         def op() -> None:
             batch.at = inst
-            batch.vmcnt.push(batch.active, _done)
-            if batch.mask is None or batch.mask.any():
-                land(load_elements(batch.scratch, offsets(), data.size))
+            batch.vmcnt.push(batch.active, took_effect if batch.is_idle() else land(loaded()))
 
         return op
 
@@ -425,15 +451,16 @@ def _bind_scratch_load(data: Data) -> Binder:
 
 def _bind_scratch_store(data: Data) -> Binder:
     def bind(batch: Batch, inst: Instruction) -> Op:
-        offsets, fetch = _scratch_offsets(batch, inst, data.size), fetcher(batch, inst.src[1], data)
+        places, fetch = _scratch_places(batch, inst, data.size, "store"), fetcher(batch, inst.src[1], data)
 
         def op() -> None:
             batch.at = inst
-            batch.vmcnt.push(batch.active, _done)
-            at, values = offsets(), fetch()
-            if batch.mask is not None:
-                at, values = at[batch.mask], values[batch.mask]
-            store_elements(batch.scratch, at, values, data.size)
+            if not batch.is_idle():
+                (at, mask), values = places(), fetch()
+                if mask is not None:
+                    at, values = at[mask], values[mask]
+                store_elements(batch.scratch, at, values, data.size)
+            batch.vmcnt.push(batch.active, took_effect)
 
         return op
 

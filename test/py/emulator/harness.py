@@ -75,8 +75,10 @@ def words(values: np.ndarray) -> np.ndarray:
 
 
 def execute(state: Batch, inst: Instruction) -> None:
+    """Execute one instruction and let what it loads land."""
     with np.errstate(all="ignore"):
         bind(state, inst)()
+    state.wait(0, 0)
 
 
 def vector(

@@ -124,11 +124,13 @@ def test_write_to_read_only_memory_faults() -> None:
         go(kernel("add_arrays", ("a", "b", "out", "n")), 1, 128, [a, a, constant, np.uint32(128)])
 
 
-def test_lds_faults_beyond_what_the_kernel_declares() -> None:
-    out = np.zeros(256, np.uint32)
-    with pytest.raises(MemoryFault, match="past the 512 bytes of LDS"):
-        go(kernel("exchange", ("out",), lds=512), 1, 256, [out])
+def test_lds_beyond_what_the_kernel_declares_reads_as_zero_and_drops_writes() -> None:
+    expected = np.arange(256) * (np.arange(256) // 64 + 1)
+    out = np.ones(256, np.uint32)
+    go(kernel("exchange", ("out",), lds=512), 1, 256, [out])
+    np.testing.assert_array_equal(out, np.where(np.arange(256) >= 128, expected[np.arange(256) ^ 192], 0))
     go(kernel("exchange", ("out",), lds=512), 1, 256, [out], dynamic_lds=512)
+    np.testing.assert_array_equal(out, expected[np.arange(256) ^ 192])
 
 
 def test_runaway_loop_is_stopped() -> None:
