@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import ctypes.util
 import importlib.metadata
 import platform
 import sys
@@ -53,6 +52,7 @@ def examine() -> dict[str, Any]:
     broken = any(packages[name] is None for name in PACKAGES if PACKAGES[name] == "flycc")
     linker: dict[str, str] | None = None
     cache: str | None = None
+    hip: dict[str, Any] = {"library": None, "gpus": [], "problem": "not looked for"}
     if not broken:
         from flycc.codegen.cache import CodeObjectCache
         from flycc.codegen.errors import MissingLinker
@@ -65,6 +65,7 @@ def examine() -> dict[str, Any]:
         except MissingLinker as error:
             missing.append(str(error))
             broken = True
+        hip = examine_hip()
     return {
         "ok": not broken,
         "python": platform.python_version(),
@@ -72,11 +73,33 @@ def examine() -> dict[str, Any]:
         "packages": packages,
         "linker": linker,
         "target": "gfx950",
-        "device": "emulated",
-        "hip_library": ctypes.util.find_library("amdhip64"),
+        "device": device(hip),
+        "hip": hip,
         "cache": cache,
         "missing": missing,
     }
+
+
+def examine_hip() -> dict[str, Any]:
+    """The HIP library, every GPU that it sees ("name", "target"), and what keeps flycc from using them, if anything."""
+    from flycc.runtime.device import DeviceError
+    from flycc.runtime.hip_library import library
+
+    found: dict[str, Any] = {"library": None, "gpus": [], "problem": None}
+    try:
+        hip = library()
+        found["library"] = hip.path
+        properties = [hip.properties(index) for index in range(hip.device_count())]
+        found["gpus"] = [{"name": gpu.name, "target": gpu.target} for gpu in properties]
+    except DeviceError as error:
+        found["problem"] = error.reason.sentence
+    return found
+
+
+def device(hip: dict[str, Any]) -> str:
+    """What kernels on this machine can run on."""
+    gpus = [f"GPU {i} ({gpu['name']})" for i, gpu in enumerate(hip["gpus"]) if gpu["target"] == "gfx950"]
+    return ", ".join([*gpus, "emulated gfx950 on this CPU"])
 
 
 def installed(package: str) -> str | None:
@@ -96,11 +119,12 @@ def show(findings: dict[str, Any]) -> None:
     ]
     table("flycc doctor", ("package", "version", "note"), rows)
     linker = findings["linker"]
-    hip = findings["hip_library"]
+    hip = findings["hip"]
     console.print(f"\nlinker   {linker['path']} ({linker['origin']})" if linker else "\nlinker   MISSING")
     console.print(f"target   {findings['target']} (always explicit, never guessed)")
-    console.print("device   emulated gfx950 on this CPU")
-    console.print(f"HIP      {hip or 'no libamdhip64'}; flycc cannot launch on a real GPU yet")
+    console.print(f"device   {findings['device']}")
+    targets = ", ".join(gpu["target"] for gpu in hip["gpus"]) or "no GPU"
+    console.print(f"HIP      {hip['problem'] or hip['library'] + ': ' + targets}")
     console.print(f"cache    {findings['cache']}")
     for item in findings["missing"]:
         console.print(f"[bold]missing[/bold]  {item}")

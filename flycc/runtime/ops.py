@@ -16,6 +16,7 @@ from flycc.runtime import gemm as gemm_runtime
 from flycc.runtime import refusals
 from flycc.runtime.device import Device
 from flycc.runtime.emulated import EmulatedDevice
+from flycc.runtime.hip import HipDevice
 from flycc.runtime.operands import GemmOperands
 
 _library = torch.library.Library("flycc", "FRAGMENT")
@@ -34,12 +35,33 @@ def device_for(device: torch.device) -> Device:
     """The device that runs kernels on tensors of a PyTorch device. Raises `FlyccError` where there is none."""
     if device.type == "cpu":
         return emulated_device()
-    raise FlyccError(
-        Reason(
-            "device.type",
-            f"tensors on {device}: this version of flycc launches on CPU tensors only (emulated)",
+    if device.type != "cuda":
+        raise FlyccError(
+            Reason(
+                "device.type",
+                f"tensors on {device}: flycc launches on CPU tensors (emulated) and on ROCm GPUs",
+            )
         )
-    )
+    if torch.version.hip is None:
+        raise FlyccError(
+            Reason(
+                "device.type",
+                f"tensors on {device}: this PyTorch is not built for ROCm, so that is no AMD GPU",
+            )
+        )
+    found = _hip_device(torch.cuda.current_device() if device.index is None else device.index)
+    if isinstance(found, Reason):
+        raise FlyccError(found)
+    return found
+
+
+@functools.cache
+def _hip_device(index: int) -> Device | Reason:
+    """One device for each GPU of this process, or why it is none, found out once."""
+    try:
+        return HipDevice(index)
+    except FlyccError as error:
+        return error.reason
 
 
 def serve_gemm(problem: GemmProblem, device: torch.device) -> Reason | None:
@@ -72,11 +94,20 @@ def gemm(
         # An empty sum; there is nothing to launch.
         return out.zero_() if bias is None else out.copy_(bias)
     try:
-        gemm_runtime.launch(GemmOperands.of(left, right, bias, out), device_for(a.device))
+        device = device_for(_common_device(a, b, bias))
+        gemm_runtime.launch(GemmOperands.of(left, right, bias, out), device)
     except Exception as error:  # a model never breaks because of us: see refusals.refuse
         refusals.refuse("gemm", error)
         return _pytorch(left, right, bias)
     return out
+
+
+def _common_device(a: Tensor, b: Tensor, bias: Tensor | None) -> torch.device:
+    """Where all operands are: PyTorch also takes a scalar bias that is on the CPU, a kernel does not."""
+    for name, other in (("b", b), ("bias", bias)):
+        if other is not None and other.device != a.device:
+            raise FlyccError(Reason("device.mixed", f"a is on {a.device}, {name} is on {other.device}"))
+    return a.device
 
 
 def _pytorch(left: Tensor, right: Tensor, bias: Tensor | None) -> Tensor:

@@ -224,7 +224,8 @@ int hipModuleLoadDataEx(address module, address image, unsigned count, address o
     (void)count, (void)options, (void)values; /* options of a just-in-time compiler, which code objects do not need */
     return hipModuleLoadData(module, image);
 }
-int hipModuleUnload(address module) { return FORWARD(module); }
+/* Destructors unload modules at the end of a process, when the devices are gone and the modules with them. */
+int hipModuleUnload(address module) { return usable() == DEINITIALIZED ? SUCCESS : FORWARD(module); }
 int hipModuleGetFunction(address function, address module, address name) { return FORWARD(function, module, name); }
 int hipModuleLaunchKernel(address function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
                           unsigned block_y, unsigned block_z, unsigned shared_bytes, address stream, address params,

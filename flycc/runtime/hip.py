@@ -1,0 +1,193 @@
+"""A real gfx950 as a Device, through AMD's HIP runtime library.
+
+Launches go to the stream that the caller says is current, so PyTorch's order of work holds, and so does its
+capture of graphs: a launch allocates nothing, waits for nothing and copies its arguments before it returns.
+What cannot be captured (loading a kernel, allocating, copying, synchronising) is refused during a capture.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from flycc.contracts import Reason
+from flycc.runtime.device import DeviceError, Extent
+from flycc.runtime.hip_library import (
+    DEVICE_TO_HOST,
+    HOST_TO_DEVICE,
+    NO_BINARY_FOR_GPU,
+    OUT_OF_MEMORY,
+    HipError,
+    HipLibrary,
+    HipProperties,
+    library,
+)
+
+# Keys of hipModuleLaunchKernel's `extra`, which passes the kernel argument segment as it is.
+_BUFFER_POINTER, _BUFFER_SIZE, _END = 1, 2, 3
+
+
+@dataclass(frozen=True, slots=True)
+class HipKernel:
+    """A hipFunction_t. Its module stays loaded: graphs that were captured may launch it at any time."""
+
+    function: int
+    symbol: str
+
+
+class HipDevice:
+    """GPU number `index` of this process.
+
+    Args:
+        index: HIP's number of the GPU, which is PyTorch's.
+        stream: returns the hipStream_t to work on, as a number; None for PyTorch's current stream of the GPU.
+
+    Raises `DeviceError` if there is no HIP library, no such GPU, or one that is not a gfx950.
+    """
+
+    name = "hip"
+    target = "gfx950"
+
+    def __init__(self, index: int, stream: Callable[[], int] | None = None) -> None:
+        self.index = index
+        self._stream = stream or (lambda: torch.cuda.current_stream(index).cuda_stream)
+        self._library: HipLibrary = library()
+        self._raw = self._library.raw
+        count = self._library.device_count()
+        if not 0 <= index < count:
+            raise DeviceError(Reason("device.absent", f"GPU {index}: {self._library.path} sees {count} GPUs"))
+        self.properties: HipProperties = self._library.properties(index)
+        if self.properties.target != self.target:
+            raise DeviceError(
+                Reason(
+                    "device.target",
+                    f"GPU {index} is a {self.properties.name} ({self.properties.target or 'no gcnArchName'}); "
+                    f"flycc compiles for {self.target}",
+                )
+            )
+
+    def allocate(self, nbytes: int) -> int:
+        pointer = ctypes.c_void_p()
+        with self._current():
+            self._refuse_capture("allocating memory")
+            try:
+                # Never an empty allocation: that has no address.
+                self._call("device.memory", "hipMalloc", ctypes.byref(pointer), max(nbytes, 1))
+            except HipError as error:
+                raise self._out_of_memory(nbytes) if error.code == OUT_OF_MEMORY else error from None
+            stream = self._stream()
+            self._call("device.memory", "hipMemsetAsync", pointer, 0, nbytes, stream)
+            self._call("device.memory", "hipStreamSynchronize", stream)
+        return _value(pointer)
+
+    def free(self, address: int) -> None:
+        with self._current():
+            self._refuse_capture("freeing memory")
+            self._call("device.memory", "hipFree", address)
+
+    def copy_to(self, address: int, data: bytes) -> None:
+        self._copy("copying to the GPU", address, data, len(data), HOST_TO_DEVICE)
+
+    def copy_from(self, address: int, nbytes: int) -> bytes:
+        buffer = ctypes.create_string_buffer(nbytes)
+        self._copy("copying from the GPU", buffer, address, nbytes, DEVICE_TO_HOST)
+        return buffer.raw
+
+    @contextmanager
+    def mapped(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> Iterator[list[int]]:
+        """The tensors' own addresses: a GPU does not restrict what a kernel touches."""
+        yield [tensor.data_ptr() for tensor in (*inputs, *outputs)]
+
+    def load(self, elf: bytes, symbol: str) -> HipKernel:
+        module, function = ctypes.c_void_p(), ctypes.c_void_p()
+        with self._current():
+            self._refuse_capture(f"loading {symbol}")
+            try:
+                self._call("device.load", "hipModuleLoadData", ctypes.byref(module), elf)
+            except HipError as error:
+                if error.code != NO_BINARY_FOR_GPU:
+                    raise
+                raise DeviceError(
+                    Reason("device.load", f"the code object of {symbol} is not for {self.target}")
+                ) from None
+            name = symbol.encode()
+            self._call("device.load", "hipModuleGetFunction", ctypes.byref(function), module, name)
+        return HipKernel(_value(function), symbol)
+
+    def launch(self, kernel: HipKernel, grid: Extent, block: Extent, kernarg: bytes) -> None:
+        size = ctypes.c_size_t(len(kernarg))
+        extra = (ctypes.c_void_p * 5)(
+            _BUFFER_POINTER,
+            ctypes.cast(kernarg, ctypes.c_void_p).value,
+            _BUFFER_SIZE,
+            ctypes.addressof(size),
+            _END,
+        )
+        with self._current():
+            error = self._raw.hipModuleLaunchKernel(
+                kernel.function, *grid, *block, 0, self._stream(), None, extra
+            )
+        if error:
+            what = f"launching {kernel.symbol} with grid {grid}, block {block}, or an earlier kernel"
+            raise self._library.error("device.launch", what, "hipModuleLaunchKernel", error)
+
+    def synchronize(self) -> None:
+        with self._current():
+            self._refuse_capture("synchronising")
+            self._call("device.launch", "hipDeviceSynchronize")
+
+    def _copy(self, what: str, to: object, source: object, nbytes: int, kind: int) -> None:
+        with self._current():
+            self._refuse_capture(what)
+            stream = self._stream()
+            self._call("device.copy", "hipMemcpyAsync", to, source, nbytes, kind, stream)
+            self._call("device.copy", "hipStreamSynchronize", stream)
+
+    def _call(self, code: str, function: str, *arguments: object) -> None:
+        self._library.call(code, f"GPU {self.index}", function, *arguments)
+
+    @contextmanager
+    def _current(self) -> Iterator[None]:
+        """Make this GPU HIP's current one for the thread, and the one before current again afterwards."""
+        before = ctypes.c_int()
+        self._call("device.current", "hipGetDevice", ctypes.byref(before))
+        if before.value == self.index:
+            yield
+            return
+        self._call("device.current", "hipSetDevice", self.index)
+        try:
+            yield
+        finally:
+            self._call("device.current", "hipSetDevice", before.value)
+
+    def _refuse_capture(self, what: str) -> None:
+        status = ctypes.c_int()
+        self._call("device.capture", "hipStreamIsCapturing", self._stream(), ctypes.byref(status))
+        if status.value:
+            raise DeviceError(
+                Reason(
+                    "device.capture",
+                    f"{what}: not possible while a graph is captured; run the model once before the capture",
+                )
+            )
+
+    def _out_of_memory(self, nbytes: int) -> DeviceError:
+        free, total = ctypes.c_size_t(), ctypes.c_size_t()
+        self._call("device.memory", "hipMemGetInfo", ctypes.byref(free), ctypes.byref(total))
+        return DeviceError(
+            Reason(
+                "device.memory",
+                f"GPU {self.index} is out of memory: {nbytes} bytes asked for, "
+                f"{free.value} of {total.value} are free",
+            )
+        )
+
+
+def _value(pointer: ctypes.c_void_p) -> int:
+    assert pointer.value is not None
+    return pointer.value
