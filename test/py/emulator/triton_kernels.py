@@ -35,7 +35,8 @@ class Compiled:
         """Run on `grid` programs; `options` as of flycc.emulator.run."""
         extent = (*grid, 1, 1)[:3]
         slots = self.module.kernels[self.name].descriptor.args
-        hidden = [np.uint64(0)] * (len(slots) - len(args))
+        visible = sum(not slot.value_kind.startswith("hidden") for slot in slots)
+        hidden = [np.uint64(0)] * (visible - len(args))
         block = (self.threads, 1, 1)
         return run(self.module, self.name, extent, block, [*args, *hidden], dynamic_lds=self.lds, **options)
 
