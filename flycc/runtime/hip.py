@@ -40,6 +40,35 @@ class HipKernel:
     symbol: str
 
 
+class _Extra(ctypes.Structure):
+    """The list of keys and values that hipModuleLaunchKernel takes as `extra`, and the size that it points to."""
+
+    _fields_ = (
+        ("pointer_key", ctypes.c_size_t),
+        ("pointer", ctypes.c_char_p),
+        ("size_key", ctypes.c_size_t),
+        ("size_address", ctypes.c_size_t),
+        ("end_key", ctypes.c_size_t),
+        ("size", ctypes.c_size_t),
+    )
+
+
+class _Current:
+    """Makes a GPU HIP's current one for this thread inside a block, and the one before current again after it."""
+
+    def __init__(self, hip: HipLibrary, index: int) -> None:
+        self._hip, self._index, self._before = hip, index, ctypes.c_int()
+
+    def __enter__(self) -> None:
+        self._hip.call("device.current", "the current GPU", "hipGetDevice", ctypes.byref(self._before))
+        if self._before.value != self._index:
+            self._hip.call("device.current", f"GPU {self._index}", "hipSetDevice", self._index)
+
+    def __exit__(self, *_: object) -> None:
+        if self._before.value != self._index:
+            self._hip.call("device.current", "the GPU before", "hipSetDevice", self._before.value)
+
+
 class HipDevice:
     """GPU number `index` of this process.
 
@@ -120,17 +149,11 @@ class HipDevice:
         return HipKernel(_value(function), symbol)
 
     def launch(self, kernel: HipKernel, grid: Extent, block: Extent, kernarg: bytes) -> None:
-        size = ctypes.c_size_t(len(kernarg))
-        extra = (ctypes.c_void_p * 5)(
-            _BUFFER_POINTER,
-            ctypes.cast(kernarg, ctypes.c_void_p).value,
-            _BUFFER_SIZE,
-            ctypes.addressof(size),
-            _END,
-        )
+        extra = _Extra(_BUFFER_POINTER, kernarg, _BUFFER_SIZE, 0, _END, len(kernarg))
+        extra.size_address = ctypes.addressof(extra) + _Extra.size.offset
         with self._current():
             error = self._raw.hipModuleLaunchKernel(
-                kernel.function, *grid, *block, 0, self._stream(), None, extra
+                kernel.function, *grid, *block, 0, self._stream(), None, ctypes.byref(extra)
             )
         if error:
             what = f"launching {kernel.symbol} with grid {grid}, block {block}, or an earlier kernel"
@@ -151,19 +174,8 @@ class HipDevice:
     def _call(self, code: str, function: str, *arguments: object) -> None:
         self._library.call(code, f"GPU {self.index}", function, *arguments)
 
-    @contextmanager
-    def _current(self) -> Iterator[None]:
-        """Make this GPU HIP's current one for the thread, and the one before current again afterwards."""
-        before = ctypes.c_int()
-        self._call("device.current", "hipGetDevice", ctypes.byref(before))
-        if before.value == self.index:
-            yield
-            return
-        self._call("device.current", "hipSetDevice", self.index)
-        try:
-            yield
-        finally:
-            self._call("device.current", "hipSetDevice", before.value)
+    def _current(self) -> _Current:
+        return _Current(self._library, self.index)
 
     def _refuse_capture(self, what: str) -> None:
         status = ctypes.c_int()

@@ -148,7 +148,7 @@ def library() -> HipLibrary:
 
     Raises `DeviceError` if there is none.
     """
-    candidates = [*_loaded(), *_installed(), *NAMES]
+    candidates = [*loaded_copies(), *_installed(), *NAMES]
     for path in candidates:
         try:
             return HipLibrary(path)
@@ -163,8 +163,8 @@ def library() -> HipLibrary:
     )
 
 
-def _loaded() -> list[str]:
-    """Files in this process's memory map: two copies of the runtime would not see each other's streams."""
+def loaded_copies() -> list[str]:
+    """The HIP libraries in this process's memory map: two copies would not see each other's streams."""
     try:
         lines = Path("/proc/self/maps").read_text().splitlines()
     except OSError:

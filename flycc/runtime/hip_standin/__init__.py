@@ -9,6 +9,6 @@ Here device memory is host memory, and a pointer is the same number on both side
 """
 
 from flycc.runtime.hip_standin.build import SONAME, build
-from flycc.runtime.hip_standin.standin import HipStandin, installed
+from flycc.runtime.hip_standin.standin import HipStandin, Settings, installed
 
-__all__ = ["SONAME", "HipStandin", "build", "installed"]
+__all__ = ["SONAME", "HipStandin", "Settings", "build", "installed"]

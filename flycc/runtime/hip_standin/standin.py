@@ -31,6 +31,7 @@ from flycc.contracts import FlyccError, Reason
 from flycc.emulator.launch import LDS_BYTES
 from flycc.emulator.memory import AccessError
 from flycc.runtime.emulated import extent
+from flycc.runtime.hip_library import loaded_copies
 from flycc.runtime.hip_standin.build import build
 
 _HANDLER = ctypes.CFUNCTYPE(
@@ -125,19 +126,27 @@ class Function:
     device: int
 
 
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How many GPUs there are, their gcnArchName, and what hipMalloc hands out before it is out of memory."""
+
+    devices: int = 1
+    arch: str = "gfx950:sramecc+:xnack-"
+    memory_bytes: int = 8 << 30
+
+
 class HipStandin:
     """The emulated GPUs. `calls` counts entry points that reached it; `memory` is what kernels may touch.
 
-    Args:
-        memory_bytes: what hipMalloc hands out before it is out of memory.
-        deferred: queue work until something waits for it, as a GPU does, instead of running it at once.
-        launch: has the signature of `emulator.launch`.
+    `settings` is who they are, `deferred` and `launch` are as for `installed`.
     """
 
-    def __init__(self, memory_bytes: int, deferred: bool, launch: Launch) -> None:
+    def __init__(self, library: ctypes.CDLL, settings: Settings, deferred: bool, launch: Launch) -> None:
+        self._library, self._settings = library, settings
+        self._handler = _HANDLER(self._call)
         self.calls: Counter[str] = Counter()
         self.memory = emulator.Memory()
-        self._memory_bytes, self._deferred, self._launch = memory_bytes, deferred, launch
+        self._memory_bytes, self._deferred, self._launch = settings.memory_bytes, deferred, launch
         self._lock = threading.RLock()
         self._device = 0
         self._handles = itertools.count(0x1000, 16)
@@ -150,7 +159,7 @@ class HipStandin:
         self._failure = 0
         self._error: Exception | None = None
 
-    def call(self, name: bytes, device: int, args: Any, count: int) -> int:
+    def _call(self, name: bytes, device: int, args: Any, count: int) -> int:
         """The handler of the C library; returns a hipError_t."""
         entry = name.decode()
         with self._lock:
@@ -205,6 +214,21 @@ class HipStandin:
             error, self._error, self._failure = self._error, None, 0
         if error is not None:
             raise error
+
+    @contextmanager
+    def ignoring(self) -> Iterator[None]:
+        """Inside the block every call succeeds at once and does nothing, to measure what callers cost."""
+        self._install(ctypes.cast(self._library.flycc_standin_ignore, _HANDLER))
+        try:
+            yield
+        finally:
+            self._install(self._handler)
+
+    def _install(self, handler: Any) -> None:
+        settings = self._settings
+        self._library.flycc_standin_install(
+            handler, settings.devices, settings.arch.encode(), settings.memory_bytes
+        )
 
     # Devices and memory
 
@@ -621,32 +645,35 @@ _installed = threading.Lock()
 
 @contextmanager
 def installed(
+    settings: Settings = Settings(),
     *,
-    devices: int = 1,
-    arch: str = "gfx950:sramecc+:xnack-",
-    memory_bytes: int = 8 << 30,
     deferred: bool = False,
     launch: Launch = emulator.launch,
 ) -> Iterator[HipStandin]:
-    """Inside the block this process's libamdhip64 is the stand-in, with `devices` GPUs of `arch`.
+    """Inside the block this process's libamdhip64 is the stand-in.
 
     It must be loaded before anything else loads a HIP library. `libamdhip64` stays loaded after the block, and
     then all its calls fail. Raises `FlyccError` if the library cannot be built, or another one is loaded.
+
+    Args:
+        settings: the GPUs.
+        deferred: queue work until something waits for it, as a GPU does, instead of running it at once.
+        launch: runs a kernel, with the signature of `emulator.launch`.
     """
-    library = ctypes.CDLL(str(build()), mode=ctypes.RTLD_GLOBAL)
-    if not hasattr(library, "flycc_standin_install"):
+    path = str(build())
+    if others := set(loaded_copies()) - {path}:
         raise FlyccError(
-            Reason("standin.loaded", "another libamdhip64 is loaded: the stand-in must come first")
+            Reason("standin.loaded", f"{', '.join(sorted(others))} is loaded: the stand-in must come first")
         )
+    library = ctypes.CDLL(path, mode=ctypes.RTLD_GLOBAL)
     library.flycc_standin_install.argtypes = [_HANDLER, ctypes.c_int, ctypes.c_char_p, ctypes.c_uint64]
     library.flycc_standin_install.restype = None
     if not _installed.acquire(blocking=False):
         raise FlyccError(Reason("standin.installed", "the HIP stand-in is already installed"))
-    standin = HipStandin(memory_bytes, deferred, launch)
-    handler = _HANDLER(standin.call)
-    library.flycc_standin_install(handler, devices, arch.encode(), memory_bytes)
+    standin = HipStandin(library, settings, deferred, launch)
     try:
+        standin._install(standin._handler)
         yield standin
     finally:
-        library.flycc_standin_install(_HANDLER(), 0, b"", 0)
+        standin._install(_HANDLER())
         _installed.release()

@@ -1,0 +1,81 @@
+"""What a launch costs the host, through flycc's HIP device, with a HIP library that does nothing.
+
+The stand-in library answers every call at once, in C; so this is flycc's own time, in Python and ctypes, that comes
+on top of HIP's. Microseconds, and the ratio to a small PyTorch operator in the same run: the ratio is what to compare
+between machines.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import json
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from flycc.runtime import gemm, hip_standin
+from flycc.runtime.hip import HipDevice
+from flycc.runtime.operands import GemmOperands
+
+ROUNDS, CALLS = 15, 1000
+
+
+def microseconds(calls: dict[str, Callable[[], object]]) -> dict[str, float]:
+    """Median over rounds of the mean time of a call; the rounds of all calls take turns."""
+    samples: dict[str, list[float]] = {name: [] for name in calls}
+    for _ in range(ROUNDS):
+        for name, call in calls.items():
+            started = time.perf_counter()
+            for _ in range(CALLS):
+                call()
+            samples[name].append((time.perf_counter() - started) / CALLS * 1e6)
+    return {name: statistics.median(values) for name, values in samples.items()}
+
+
+def on_device(device: HipDevice, *shape: int) -> Tensor:
+    """A bfloat16 tensor of zeros in memory of `device`."""
+    nbytes = 2 * torch.Size(shape).numel()
+    memory = (ctypes.c_char * nbytes).from_address(device.allocate(nbytes))
+    return torch.frombuffer(memory, dtype=torch.bfloat16).view(shape)
+
+
+def measure() -> dict[str, dict[str, float]]:
+    """{"microseconds": ..., "ratio": ...} of a bare launch, and of a whole GEMM call from its tensors on."""
+    with hip_standin.installed() as standin:
+        device = HipDevice(0, stream=lambda: 0)
+        a, b, out = on_device(device, 64, 64), on_device(device, 64, 64), on_device(device, 1, 64, 64)
+        operands = GemmOperands.of(a, b, None, out)
+        _, loaded = gemm.prepare(operands.problem(), device)
+        kernarg = bytes(128)
+        x = torch.zeros(8)
+        with standin.ignoring():
+            times = microseconds(
+                {
+                    "torch.add": lambda: torch.add(x, x),
+                    "launch": lambda: device.launch(loaded.handle, (1, 1, 1), (256, 1, 1), kernarg),
+                    "gemm": lambda: gemm.launch(GemmOperands.of(a, b, None, out), device),
+                }
+            )
+    ratios = {name: value / times["torch.add"] for name, value in times.items()}
+    return {"microseconds": times, "ratio": ratios}
+
+
+def main() -> None:
+    """Print the figures."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--json", metavar="FILE", type=Path, help="also write the figures to FILE")
+    args = parser.parse_args()
+    figures = measure()
+    for name, value in figures["microseconds"].items():
+        print(f"{name:<10} {value:8.1f} us   {figures['ratio'][name]:6.2f} x torch.add")
+    if args.json:
+        args.json.write_text(json.dumps(figures, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
