@@ -15,6 +15,8 @@ COMMANDS = {
     "demo": "run a real language model on emulated gfx950 binaries",
     "explain": "show which ops of a model get a kernel, and why the others do not",
     "disasm": "print a code object as assembly text",
+    "emulate": "run a kernel of a code object on the emulated gfx950",
+    "trace": "summarise a trace of an emulated kernel, or export it for a browser",
     "doctor": "show what is installed, which linker, device and target are used, what is missing",
     "cache": "show or clear the on-disk cache of code objects",
 }
