@@ -171,11 +171,11 @@ class HipStandin:
                 getattr(self, entry)(*args[:count])
                 return 0
             except HipError as error:
-                return error.code
-            except AccessError:
-                return INVALID_VALUE
-            except MemoryError:
-                return OUT_OF_MEMORY
+                return self._refused(entry, error.code, error.__cause__)
+            except AccessError as error:
+                return self._refused(entry, INVALID_VALUE, error)
+            except MemoryError as error:
+                return self._refused(entry, OUT_OF_MEMORY, error)
             except Exception:
                 traceback.print_exc()
                 return UNKNOWN
@@ -185,7 +185,8 @@ class HipStandin:
         """Inside the block kernels may touch these CPU tensors, in place, each from its first element to its last.
 
         A launcher that gets CPU tensors passes on their host addresses; a kernel that touches any other
-        host memory has a fault. Leaving the block waits for all work and raises the first fault in it.
+        host memory has a fault. Leaving the block waits for all work and raises what failed first in it:
+        FlyDSL's launchers themselves only print that.
         """
         for number, tensor in enumerate(tensors):
             if tensor.device.type != "cpu":
@@ -196,6 +197,8 @@ class HipStandin:
             if tensor.numel()
         ]
         with self._lock:
+            if not self._failure:
+                self._error = None  # of calls before the block, which returned it
             self._spans += spans
             self._map_spans()
         try:
@@ -208,12 +211,20 @@ class HipStandin:
                 self._map_spans()
 
     def check(self) -> None:
-        """Wait for all work. Raises the fault of the first kernel that had one; after that the devices work again."""
+        """Wait for all work. Raises what failed first, a kernel or a call; after that the devices work again."""
         with self._lock:
             self._finish()
             error, self._error, self._failure = self._error, None, 0
         if error is not None:
             raise error
+
+    def _refused(self, entry: str, code: int, cause: BaseException | None) -> int:
+        if self._error is None:
+            said = Reason(
+                "standin.call", f"{entry} returned hipError_t {code}{f': {cause}' if cause else ''}"
+            )
+            self._error = FlyccError(said)
+        return code
 
     @contextmanager
     def ignoring(self) -> Iterator[None]:
