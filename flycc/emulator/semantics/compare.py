@@ -22,12 +22,14 @@ from flycc.emulator.semantics.operands import (
     U64,
     Binder,
     Op,
+    UnsupportedInstruction,
     mask_sink,
     plain_source,
     reader,
     vector_sink,
     vector_source,
 )
+from flycc.emulator.semantics.vector import flushing
 from flycc.emulator.state import EXEC, VCC, Batch
 
 _EXEC = Operand(OperandKind.SGPR, EXEC, 2)
@@ -72,8 +74,10 @@ def bind_compare(function: Callable[..., Any], types: tuple[np.dtype, np.dtype],
     """A binder for v_cmp (into a lane mask) or v_cmpx (into EXEC as well)."""
 
     def bind(batch: Batch, inst: Instruction) -> Op:
-        read = reader([vector_source(batch, inst, i, dtype) for i, dtype in enumerate(types)])
-        put = mask_sink(batch, inst.dst[0])
+        sources = [vector_source(batch, inst, i, dtype) for i, dtype in enumerate(types)]
+        if function is not classify:
+            sources = [flushing(batch, s, dtype) for s, dtype in zip(sources, types, strict=True)]
+        read, put = reader(sources), mask_sink(batch, inst.dst[0])
         if not writes_exec:
             return lambda: put(function(*read()))
         put_exec = mask_sink(batch, _EXEC)
@@ -129,8 +133,26 @@ def _mad64_signed(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> tuple[np.ndarr
     return total, ((product ^ total) & (c ^ total)) < 0
 
 
-def bind_with_mask_result(function: Callable[..., Any], out: np.dtype, types: tuple[np.dtype, ...]) -> Binder:
-    """A binder for instructions with a vector result and a lane mask result."""
+def _all_ones(value: np.ndarray) -> np.ndarray:
+    return ~np.zeros_like(value)
+
+
+def _signed_limit(value: np.ndarray) -> np.ndarray:
+    """What a sum that wrapped to `value` saturates to."""
+    limits = np.iinfo(value.dtype)
+    return np.where(value < 0, limits.max, limits.min)
+
+
+def bind_with_mask_result(
+    function: Callable[..., Any],
+    out: np.dtype,
+    types: tuple[np.dtype, ...],
+    limit: Callable[[np.ndarray], np.ndarray] | None = None,
+) -> Binder:
+    """A binder for instructions with a vector result and a lane mask result.
+
+    `limit` makes of an integer result the one that clamp puts where the mask result is set.
+    """
 
     def bind(batch: Batch, inst: Instruction) -> Op:
         read = reader(
@@ -142,9 +164,14 @@ def bind_with_mask_result(function: Callable[..., Any], out: np.dtype, types: tu
             ]
         )
         put, put_lanes = vector_sink(batch, inst.dst[0], out), mask_sink(batch, inst.dst[1])
+        clamps = bool(inst.mods.get("clamp", 0))
+        if inst.mods.get("omod", 0) or (clamps and limit is None):
+            raise UnsupportedInstruction(inst, "output modifiers of this form are not emulated")
 
         def op() -> None:
             value, lanes = function(*read())
+            if clamps:
+                value = np.where(lanes, limit(value), value)
             put(value)
             put_lanes(lanes)
 
@@ -165,20 +192,23 @@ def _bind_div_fmas(dtype: np.dtype) -> Binder:
 
 BINDERS: dict[str, Binder] = {
     "v_cndmask_b32": bind_cndmask,
-    "v_mad_u64_u32": bind_with_mask_result(_mad64, U64, (U32, U32, U64)),
-    "v_mad_i64_i32": bind_with_mask_result(_mad64_signed, I64, (I32, I32, I64)),
+    "v_mad_u64_u32": bind_with_mask_result(_mad64, U64, (U32, U32, U64), _all_ones),
+    "v_mad_i64_i32": bind_with_mask_result(_mad64_signed, I64, (I32, I32, I64), _signed_limit),
     "v_div_scale_f32": bind_with_mask_result(div_scale, F32, (F32, F32, F32)),
     "v_div_scale_f64": bind_with_mask_result(div_scale, F64, (F64, F64, F64)),
     "v_div_fmas_f32": _bind_div_fmas(F32),
     "v_div_fmas_f64": _bind_div_fmas(F64),
 }
 
-for _name, _function in (("add", _sum), ("sub", _difference), ("subrev", _reversed)):
+for _name, _with_carry, _function, _limit in (
+    ("add", "addc", _sum, _all_ones),
+    ("sub", "subb", _difference, np.zeros_like),
+    ("subrev", "subbrev", _reversed, np.zeros_like),
+):
     BINDERS[f"v_{_name}_co_u32"] = bind_with_mask_result(
-        lambda a, b, f=_function: f(a, b, 0), U32, (U32, U32)
+        lambda a, b, f=_function: f(a, b, 0), U32, (U32, U32), _limit
     )
-for _name, _function in (("addc", _sum), ("subb", _difference), ("subbrev", _reversed)):
-    BINDERS[f"v_{_name}_co_u32"] = bind_with_mask_result(_function, U32, (U32, U32, MASK))
+    BINDERS[f"v_{_with_carry}_co_u32"] = bind_with_mask_result(_function, U32, (U32, U32, MASK), _limit)
 
 for _suffix, _type in (
     *(("f16", F16), ("f32", F32), ("f64", F64)),

@@ -85,6 +85,11 @@ def _put_byte(value: np.ndarray, index: np.ndarray, rest: np.ndarray) -> np.ndar
     return rest & ~(_U(0xFF) << shift) | to_integer(np.dtype(np.uint8), np.rint)(value).astype(_U) << shift
 
 
+def _offset(code: np.ndarray) -> np.ndarray:
+    """v_cvt_off_f32_i4: a signed 4-bit number, in sixteenths."""
+    return ((code & _U(15) ^ _U(8)).astype(np.int32) - 8).astype(np.float32) / np.float32(16)
+
+
 _to_half = _cast(F16)
 
 FORMS: dict[str, Form] = {
@@ -114,6 +119,12 @@ FORMS: dict[str, Form] = {
     "v_cvt_pk_i16_i32": Form(_packed(_saturated(I16)), U32, (I32, I32)),
     "v_cvt_pknorm_i16_f32": Form(_packed(_normalised(I16)), U32, (F32, F32)),
     "v_cvt_pknorm_u16_f32": Form(_packed(_normalised(U16)), U32, (F32, F32)),
+    "v_cvt_pknorm_i16_f16": Form(_packed(_normalised(I16)), U32, (F16, F16)),
+    "v_cvt_pknorm_u16_f16": Form(_packed(_normalised(U16)), U32, (F16, F16)),
+    "v_cvt_norm_i16_f16": Form(_normalised(I16), I16, (F16,)),
+    "v_cvt_norm_u16_f16": Form(_normalised(U16), U16, (F16,)),
+    "v_cvt_off_f32_i4": Form(_offset, F32, (U32,)),
+    "v_cvt_pkaccum_u8_f32": Form(_put_byte, U32, (F32, U32, U32), ties=True),
     "v_cvt_pk_u8_f32": Form(_put_byte, U32, (F32, U32, U32)),
     "v_pack_b32_f16": Form(pack16, U32, (U16, U16)),
 }

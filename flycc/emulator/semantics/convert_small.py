@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 
@@ -83,6 +84,11 @@ def _elements(batch: Batch, inst: Instruction, position: int, kind: str, count: 
     return lambda: np.stack([np.broadcast_to(widen(value), shape) for value in read()])
 
 
+def _interleaved(even: Elements, odd: Elements) -> np.ndarray:
+    first = even()
+    return np.stack([first, odd()], axis=1).reshape(-1, *first.shape[1:])
+
+
 def _scale(batch: Batch, inst: Instruction, scaled: bool) -> Callable[[], np.ndarray | float]:
     """The last source as a power of two, [waves, 64] or broadcastable to it; 1 for a form without one."""
     if not scaled:
@@ -98,7 +104,7 @@ def _bind_to_small(target: str, kind: str, packing: str, stochastic: bool, scale
     def bind(batch: Batch, inst: Instruction) -> Op:
         if packing == "2xpk16":
             halves = [_elements(batch, inst, i, kind, 16) for i in range(2)]
-            elements: Elements = lambda: np.stack([half() for half in halves], 1).reshape(32, batch.waves, 64)
+            elements: Elements = partial(_interleaved, *halves)
         elif packing == "pk" and kind == "f32" and not stochastic:
             pair = [_elements(batch, inst, i, kind, 1) for i in range(2)]
             elements = lambda: np.concatenate([one() for one in pair])  # noqa: E731
@@ -106,7 +112,9 @@ def _bind_to_small(target: str, kind: str, packing: str, stochastic: bool, scale
             elements = _elements(batch, inst, 0, kind, {"": 1, "pk": 2, "pk32": 32}[packing])
         scale = _scale(batch, inst, scaled)
         random = reader([plain_source(batch, inst.src[1], U32)] if stochastic else [])
-        put = _small_sink(batch, inst, form.bits, 32 if packing.endswith(("32", "16")) else 1 + (packing == "pk"))
+        put = _small_sink(
+            batch, inst, form.bits, 32 if packing.endswith(("32", "16")) else 1 + (packing == "pk")
+        )
 
         def op() -> None:
             values, dither = elements() / scale(), None

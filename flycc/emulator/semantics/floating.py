@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from fractions import Fraction
+from functools import cache
 from typing import Any
 
 import numpy as np
 
-from flycc.emulator.semantics.operands import F16, F32, F64, I16, I32
+from flycc.emulator.semantics.operands import F16, F32, F64, I16, I32, U32
 from flycc.emulator.semantics.vector import Form, flush_denormals
 
 _D = np.float64
@@ -226,11 +227,81 @@ FORMS["v_fmamk_f32"] = Form(lambda a, k, c: fma32(a, k, c), F32, (F32, F32, F32)
 FORMS["v_mul_legacy_f32"] = Form(
     lambda a, b: np.where((a == 0) | (b == 0), np.float32(0), a * b), F32, (F32, F32)
 )
-FORMS["v_max3_f32"] = Form(lambda a, b, c: maximum(maximum(a, b), c), F32, (F32, F32, F32))
 FORMS["v_minimum3_f32"] = Form(lambda a, b, c: np.minimum(np.minimum(a, b), c), F32, (F32, F32, F32))
 FORMS["v_maximum3_f32"] = Form(lambda a, b, c: np.maximum(np.maximum(a, b), c), F32, (F32, F32, F32))
 del FORMS["v_sub_f64"], FORMS["v_subrev_f64"], FORMS["v_exp_f64"], FORMS["v_log_f64"]
 del FORMS["v_sin_f64"], FORMS["v_cos_f64"], FORMS["v_min3_f64"], FORMS["v_max3_f64"], FORMS["v_med3_f64"]
+
+
+FORMS["v_exp_legacy_f32"], FORMS["v_log_legacy_f32"] = FORMS["v_exp_f32"], FORMS["v_log_f32"]
+FORMS["v_fma_legacy_f16"] = Form(fma16, F16, (F16, F16, F16))
+
+
+def mad16(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
+    """v_mad_f16, v_mac_f16: the product and then the sum is rounded."""
+    return in_single(np.add)(in_single(np.multiply)(a, b), c)
+
+
+FORMS["v_mad_f16"] = Form(mad16, F16, (F16, F16, F16), keeps=True)
+FORMS["v_mac_f16"] = Form(mad16, F16, (F16, F16, F16), ties=True)
+for _name in ("v_mad_legacy_f16", "v_madak_f16", "v_madmk_f16"):
+    FORMS[_name] = Form(mad16, F16, (F16, F16, F16))
+
+
+def _cube(kind: str) -> Callable[..., np.ndarray]:
+    """v_cube*: the face of a cube map that (x, y, z) points to, coordinates on it, or twice its axis."""
+
+    def evaluate(x: np.ndarray, y: np.ndarray, z: np.ndarray) -> np.ndarray:
+        ax, ay, az = abs(x), abs(y), abs(z)
+        is_z, is_y = (az >= ax) & (az >= ay), ay >= ax
+        by_face: dict[str, tuple[np.ndarray, np.ndarray, np.ndarray]] = {
+            "id": (np.where(z < 0, 5, 4), np.where(y < 0, 3, 2), np.where(x < 0, 1, 0)),
+            "sc": (np.where(z < 0, -x, x), x, np.where(x < 0, z, -z)),
+            "tc": (-y, np.where(y < 0, -z, z), -y),
+            "ma": (2 * z, 2 * y, 2 * x),
+        }
+        on_z, on_y, on_x = by_face[kind]
+        return np.where(is_z, on_z, np.where(is_y, on_y, on_x)).astype(np.float32)
+
+    return evaluate
+
+
+for _name in ("id", "sc", "tc", "ma"):
+    FORMS[f"v_cube{_name}_f32"] = Form(_cube(_name), F32, (F32, F32, F32))
+
+#: Bits of 2 / pi that v_trig_preop_f64 knows.
+_TWO_OVER_PI_BITS = 1201
+
+
+@cache
+def _two_over_pi() -> int:
+    """floor(2 / pi * 2**1201), by Machin's formula on integers with bits to spare."""
+    one = 1 << _TWO_OVER_PI_BITS + 64
+
+    def arctan_of_inverse(n: int) -> int:
+        total = term = one // n
+        for k in range(3, 1200, 2):
+            term = -term // (n * n)
+            total += term // k
+        return total
+
+    pi = 4 * (4 * arctan_of_inverse(5) - arctan_of_inverse(239))
+    return (2 * one << _TWO_OVER_PI_BITS) // pi
+
+
+def trig_preop(value: np.ndarray, segment: np.ndarray) -> np.ndarray:
+    """v_trig_preop_f64: 53 bits of 2 / pi, segment by segment, from where they matter to the value's exponent."""
+    value, segment = np.broadcast_arrays(value, segment)
+    exponent = (value.view(np.uint64) >> np.uint64(52) & np.uint64(0x7FF)).astype(np.int64)
+    shift = 53 * (segment & np.uint32(31)).astype(np.int64) + np.maximum(exponent - 1077, 0)
+    out = np.empty(value.shape)
+    for at in np.unique(shift):
+        bits = _two_over_pi() << int(at) >> _TWO_OVER_PI_BITS - 53 & (1 << 53) - 1
+        out[shift == at] = float(bits)
+    return np.ldexp(out, (-53 - shift + np.where(exponent >= 1968, 128, 0)).astype(np.int32))
+
+
+FORMS["v_trig_preop_f64"] = Form(trig_preop, F64, (F64, U32))
 
 
 def div_fixup(quotient: np.ndarray, denominator: np.ndarray, numerator: np.ndarray) -> np.ndarray:
@@ -245,13 +316,14 @@ def div_fixup(quotient: np.ndarray, denominator: np.ndarray, numerator: np.ndarr
     out = np.where((denominator == 0) | np.isinf(numerator), np.copysign(kind(np.inf), sign), out)
     out = np.where((numerator == 0) | np.isinf(denominator), np.copysign(kind(0), sign), out)
     indefinite = ((denominator == 0) & (numerator == 0)) | (np.isinf(denominator) & np.isinf(numerator))
-    out = np.where(indefinite, kind(np.nan), out)
+    out = np.where(indefinite, -kind(np.nan), out)  # the one NaN that the ISA document spells out: negative
     out = np.where(np.isnan(denominator), quiet(denominator), out)
     return np.where(np.isnan(numerator), quiet(numerator), out)
 
 
 for _name, _type in (("f16", F16), ("f32", F32), ("f64", F64)):
     FORMS[f"v_div_fixup_{_name}"] = Form(div_fixup, _type, (_type, _type, _type), keeps=_type == F16)
+FORMS["v_div_fixup_legacy_f16"] = Form(div_fixup, F16, (F16, F16, F16))
 
 
 def div_scale(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 
 import numpy as np
@@ -143,6 +144,58 @@ def sum_abs_diff8(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
     return total
 
 
+def bytes_of(value: np.ndarray) -> list[np.ndarray]:
+    """The four bytes of dwords, lowest first."""
+    return [value >> _U(8 * i) & _U(0xFF) for i in range(4)]
+
+
+def distance(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    return np.maximum(a, b) - np.minimum(a, b)
+
+
+def masked_sad(a: np.ndarray, reference: np.ndarray, c: np.ndarray) -> np.ndarray:
+    """v_msad_u8: as v_sad_u8, without the bytes whose reference is zero."""
+    parts = zip(bytes_of(a), bytes_of(reference), strict=True)
+    return c + sum(np.where(y == 0, _U(0), distance(x, y)) for x, y in parts)
+
+
+def sad16(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
+    """v_sad_u16: the sum of absolute differences of two halves, plus c."""
+    low, high = _U(0xFFFF), _U(16)
+    return c + distance(a & low, b & low) + distance(a >> high, b >> high)
+
+
+def quad_sad(
+    sad: Callable[..., np.ndarray],
+) -> Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]:
+    """v_qsad, v_mqsad: `sad` of four windows of 8 bytes (uint64), each one byte on, into 16 bits each."""
+
+    def evaluate(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
+        total = _W(0)
+        for i in range(4):
+            window, addend = (a >> _W(8 * i)).astype(_U), (c >> _W(16 * i) & _W(0xFFFF)).astype(_U)
+            total = total | (sad(window, b, addend) & _U(0xFFFF)).astype(_W) << _W(16 * i)
+        return total
+
+    return evaluate
+
+
+def average_bytes(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
+    """v_lerp_u8: the mean of bytes, rounded up where bit 0 of c's byte is set."""
+    parts = zip(bytes_of(a), bytes_of(b), bytes_of(c), strict=True)
+    return sum(((x + y + (z & _U(1))) >> _U(1)) << _U(8 * i) for i, (x, y, z) in enumerate(parts))
+
+
+def shift_and_pack(low: int, high: int) -> Callable[..., np.ndarray]:
+    """v_ashr_pk: two shifted numbers saturated to [low, high], as bytes of 16 bits."""
+
+    def evaluate(a: np.ndarray, b: np.ndarray, amount: np.ndarray) -> np.ndarray:
+        first, second = (np.clip(x >> (amount & _31).astype(np.int32), low, high) & 0xFF for x in (a, b))
+        return (first | second << 8).astype(np.uint16)
+
+    return evaluate
+
+
 _2U, _3U = (U32, U32), (U32, U32, U32)
 
 FORMS: dict[str, Form] = {
@@ -196,6 +249,14 @@ FORMS: dict[str, Form] = {
     "v_bcnt_u32_b32": Form(count_bits, U32, _2U),
     "v_sad_u8": Form(sum_abs_diff8, U32, _3U),
     "v_sad_u32": Form(lambda a, b, c: np.maximum(a, b) - np.minimum(a, b) + c, U32, _3U),
+    "v_sad_hi_u8": Form(lambda a, b, c: (sum_abs_diff8(a, b, _U(0)) << _U(16)) + c, U32, _3U),
+    "v_sad_u16": Form(sad16, U32, _3U),
+    "v_msad_u8": Form(masked_sad, U32, _3U),
+    "v_qsad_pk_u16_u8": Form(quad_sad(sum_abs_diff8), U64, (U64, U32, U64)),
+    "v_mqsad_pk_u16_u8": Form(quad_sad(masked_sad), U64, (U64, U32, U64)),
+    "v_lerp_u8": Form(average_bytes, U32, _3U),
+    "v_ashr_pk_i8_i32": Form(shift_and_pack(-128, 127), U16, (I32, I32, U32), keeps=True),
+    "v_ashr_pk_u8_i32": Form(shift_and_pack(0, 255), U16, (I32, I32, U32), keeps=True),
     "v_add_i32": Form(np.add, I32, (I32, I32)),
     "v_sub_i32": Form(np.subtract, I32, (I32, I32)),
     "v_add_i16": Form(np.add, I16, (I16, I16), keeps=True),
@@ -209,6 +270,8 @@ FORMS: dict[str, Form] = {
     "v_ashrrev_i16": Form(shift_right, I16, (U16, I16)),
     "v_mad_u16": Form(lambda a, b, c: a * b + c, U16, (U16, U16, U16), keeps=True),
     "v_mad_i16": Form(lambda a, b, c: a * b + c, I16, (I16, I16, I16), keeps=True),
+    "v_mad_legacy_u16": Form(lambda a, b, c: a * b + c, U16, (U16, U16, U16)),
+    "v_mad_legacy_i16": Form(lambda a, b, c: a * b + c, I16, (I16, I16, I16)),
     "v_mad_u32_u16": Form(lambda a, b, c: a.astype(_U) * b + c, U32, (U16, U16, U32)),
     "v_mad_i32_i16": Form(lambda a, b, c: a.astype(np.int32) * b + c, I32, (I16, I16, I32)),
     "v_sat_pk_u8_i16": Form(
@@ -231,6 +294,25 @@ for _name, _type in (("u32", U32), ("i32", I32), ("u16", U16), ("i16", I16)):
         lambda a, b, c: np.maximum(np.maximum(a, b), c), _type, _three, keeps=_keeps
     )
     FORMS[f"v_med3_{_name}"] = Form(median, _type, _three, keeps=_keeps)
+
+
+#: The sums and products that clamp saturates, on integers of 64 bits.
+_EXACT: dict[str, Callable[..., np.ndarray]] = {
+    **{f"v_add_{name}": operator.add for name in ("u32", "i32", "u16", "i16")},
+    **{f"v_sub_{name}": operator.sub for name in ("u32", "i32", "u16", "i16")},
+    **{f"v_subrev_{name}": lambda a, b: b - a for name in ("u32", "u16")},
+    **{f"v_mad_{name}": lambda a, b, c: a * b + c for name in ("u16", "i16", "u32_u16", "i32_i16")},
+    **{f"v_mad_legacy_{name}": lambda a, b, c: a * b + c for name in ("u16", "i16")},
+    "v_mad_u32_u24": lambda a, b, c: (a & 0xFFFFFF) * (b & 0xFFFFFF) + c,
+    "v_mad_i32_i24": lambda a, b, c: (a << 40 >> 40) * (b << 40 >> 40) + c,
+    "v_mul_lo_u16": operator.mul,
+    "v_sad_u8": lambda a, b, c: sum_abs_diff8(a.astype(_U), b.astype(_U), _U(0)).astype(np.int64) + c,
+    "v_sad_u16": lambda a, b, c: sad16(a.astype(_U), b.astype(_U), _U(0)).astype(np.int64) + c,
+    "v_sad_u32": lambda a, b, c: abs(a - b) + c,
+    "v_msad_u8": lambda a, b, c: masked_sad(a.astype(_U), b.astype(_U), _U(0)).astype(np.int64) + c,
+}
+for _name, _function in _EXACT.items():
+    FORMS[_name] = FORMS[_name]._replace(exact=_function)
 
 
 def bitop3(table: int) -> Callable[..., np.ndarray]:

@@ -82,9 +82,12 @@ ELEMENTS: dict[str, Element] = {
     "bf16": Element(16, _expand_bf16),
     "f16": Element(16, _expand_f16),
     "i8": Element(8, _expand_i8),
-    **{name: Element(8, _expand_bytes(VALUES[name])) for name in ("fp8", "bf8")},
-    **{name: Element(FORMATS[name].bits, _expand_fields(VALUES[name], FORMATS[name].bits)) for name in ("fp6", "bf6", "fp4")},
-}  # fmt: skip
+}
+for _name, _form in FORMATS.items():
+    _table = VALUES[_name]
+    ELEMENTS[_name] = Element(
+        _form.bits, _expand_bytes(_table) if _form.bits == 8 else _expand_fields(_table, _form.bits)
+    )
 
 #: The formats of f8f6f4 by what cbsz (of A) and blgp (of B) hold.
 F8F6F4 = ("fp8", "bf8", "fp6", "bf6", "fp4")

@@ -96,7 +96,9 @@ def _operands(
         fragments = []
         for operand, code in ((a, cbsz), (b, blgp)):
             name = F8F6F4[code]
-            fragments.append(bind_fragment(batch, operand, ELEMENTS[name], size, work, halves=name in ("fp8", "bf8")))
+            fragments.append(
+                bind_fragment(batch, operand, ELEMENTS[name], size, work, halves=name in ("fp8", "bf8"))
+            )
         if kind == "mfma_scale":
             for i in range(2):
                 byte = 2 * (inst.mods["op_sel_hi"] >> i & 1) + (inst.mods.get("op_sel", 0) >> i & 1)
@@ -213,7 +215,9 @@ def _exact64(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
     for at in np.argwhere(np.isfinite(out)):
         *outer, m, n = at
         pairs = zip(a[(*outer, slice(None), m)], b[(*outer, slice(None), n)], strict=True)
-        total = sum((Fraction(float(x)) * Fraction(float(y)) for x, y in pairs), Fraction(float(c[tuple(at)])))
+        total = sum(
+            (Fraction(float(x)) * Fraction(float(y)) for x, y in pairs), Fraction(float(c[tuple(at)]))
+        )
         if total:
             out[tuple(at)] = total.numerator / total.denominator
     return out

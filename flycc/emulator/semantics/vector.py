@@ -39,7 +39,8 @@ class Form(NamedTuple):
     """`function(*sources) -> result`, with the types of the result and of the sources.
 
     `ties` says that the destination is the last source (v_fmac). `keeps` says that a 16-bit result
-    leaves the other half of its register alone instead of zeroing it.
+    leaves the other half of its register alone instead of zeroing it. `exact` is the function on wide
+    integers, for results that clamp saturates; None where there is no such thing.
     """
 
     function: Callable[..., Any]
@@ -47,6 +48,7 @@ class Form(NamedTuple):
     sources: tuple[np.dtype, ...]
     ties: bool = False
     keeps: bool = False
+    exact: Callable[..., Any] | None = None
 
 
 def bind_form(batch: Batch, inst: Instruction, form: Form) -> Op:
@@ -56,8 +58,12 @@ def bind_form(batch: Batch, inst: Instruction, form: Form) -> Op:
     if len(inst.src) != len(form.sources):
         raise UnsupportedInstruction(inst, f"{len(form.sources)} sources are needed, got {len(inst.src)}")
     sources = [
-        _flushing(batch, vector_source(batch, inst, i, dtype), dtype) for i, dtype in enumerate(form.sources)
+        flushing(batch, vector_source(batch, inst, i, dtype), dtype) for i, dtype in enumerate(form.sources)
     ]
+    if form.out not in FLOATS and inst.mods.get("clamp", 0):
+        if form.exact is None:
+            raise UnsupportedInstruction(inst, "clamp of this integer form is not emulated")
+        form = form._replace(function=saturated(form.exact, form.out))
     finish = _finisher(batch, inst, form)
     if isinstance(form.function, np.ufunc) and finish is None and form.out.itemsize == 4:
         fixed = [s for s in sources if isinstance(s, np.ndarray)]
@@ -67,7 +73,7 @@ def bind_form(batch: Batch, inst: Instruction, form: Form) -> Op:
     keeps = high if form.keeps or high else None
     put = vector_sink(batch, inst.dst[0], form.out, keeps)
     read = reader(sources)
-    function = _saturating(batch, form.function) if form.out == F16 else form.function
+    function = saturating(batch, form.function) if form.out == F16 else form.function
     if finish is None:
         return lambda: put(function(*read()))
     return lambda: put(finish(function(*read())))
@@ -99,8 +105,8 @@ def _finisher(batch: Batch, inst: Instruction, form: Form) -> Callable[[np.ndarr
     """Output modifiers: omod, clamp, and the flush of denormal results when the mode asks for it."""
     omod, clamp = inst.mods.get("omod", 0), inst.mods.get("clamp", 0)
     if form.out not in FLOATS:
-        if clamp or omod:
-            raise UnsupportedInstruction(inst, "clamp of this integer form is not emulated")
+        if omod:
+            raise UnsupportedInstruction(inst, "an output multiplier of an integer form is not emulated")
         return None
     if not (omod or clamp or batch.mode.may_flush):
         return None
@@ -116,7 +122,7 @@ def _finisher(batch: Batch, inst: Instruction, form: Form) -> Callable[[np.ndarr
     return finish
 
 
-def _saturating(batch: Batch, function: Callable[..., Any]) -> Callable[..., Any]:
+def saturating(batch: Batch, function: Callable[..., Any]) -> Callable[..., Any]:
     """A float16 function whose overflows, not its poles, give the largest number if FP16_OVFL is set."""
 
     def evaluate(*sources: np.ndarray) -> np.ndarray:
@@ -133,7 +139,17 @@ def _saturating(batch: Batch, function: Callable[..., Any]) -> Callable[..., Any
     return evaluate
 
 
-def _flushing(batch: Batch, source: Source, dtype: np.dtype) -> Source:
+def saturated(function: Callable[..., Any], dtype: np.dtype) -> Callable[..., np.ndarray]:
+    """`function` evaluated on 64-bit integers and brought into the range of `dtype` (of at most 32 bits)."""
+    limits = np.iinfo(dtype)
+
+    def evaluate(*sources: np.ndarray) -> np.ndarray:
+        return np.clip(function(*(s.astype(np.int64) for s in sources)), limits.min, limits.max).astype(dtype)
+
+    return evaluate
+
+
+def flushing(batch: Batch, source: Source, dtype: np.dtype) -> Source:
     """A source whose denormals are zeros whenever the mode says so."""
     if dtype not in FLOATS or not batch.mode.may_flush:
         return source

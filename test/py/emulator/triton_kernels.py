@@ -81,8 +81,8 @@ def layer_norm_rows(x, weight, bias, out, columns, epsilon, BLOCK: tl.constexpr)
     mean = tl.sum(value, axis=0) / columns
     centred = tl.where(inside, value - mean, 0.0)
     scale = tl.rsqrt(tl.sum(centred * centred, axis=0) / columns + epsilon)
-    weights, biases = (tl.load(p + at, mask=inside, other=0.0).to(tl.float32) for p in (weight, bias))
-    result = centred * scale * weights + biases
+    result = centred * scale * tl.load(weight + at, mask=inside, other=0.0).to(tl.float32)
+    result += tl.load(bias + at, mask=inside, other=0.0).to(tl.float32)
     tl.store(out + row * columns + at, result.to(out.dtype.element_ty), mask=inside)
 
 
@@ -134,7 +134,13 @@ def multiply_scaled(
     total = tl.zeros((BM, BN), tl.float32)
     for _ in range(0, k, BK):
         total = tl.dot_scaled(
-            tl.load(left), tl.load(left_scale), A_FORMAT, tl.load(right), tl.load(right_scale), B_FORMAT, total
+            tl.load(left),
+            tl.load(left_scale),
+            A_FORMAT,
+            tl.load(right),
+            tl.load(right_scale),
+            B_FORMAT,
+            total,
         )
         left += BK // A_PACK
         right += BK // B_PACK
@@ -144,7 +150,9 @@ def multiply_scaled(
 
 
 @triton.jit
-def attend(q, k, v, out, length, scale, D: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, CAUSAL: tl.constexpr):
+def attend(
+    q, k, v, out, length, scale, D: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, CAUSAL: tl.constexpr
+):
     """Flash attention, forward: one head of [length, D] a program of axis 1."""
     head = tl.program_id(1).to(tl.int64) * length * D
     rows = tl.program_id(0) * BM + tl.arange(0, BM)
@@ -259,7 +267,9 @@ def divide_integers(a, b, quotient, remainder, n, BLOCK: tl.constexpr):
 
 
 @cache
-def built(function, signature: tuple[tuple[str, str], ...], constants: tuple[tuple[str, object], ...]) -> Compiled:
+def built(
+    function, signature: tuple[tuple[str, str], ...], constants: tuple[tuple[str, object], ...]
+) -> Compiled:
     return build(function, dict(signature), dict(constants))
 
 
