@@ -179,7 +179,8 @@ class HipDevice:
 
     def _refuse_capture(self, what: str) -> None:
         status = ctypes.c_int()
-        self._call("device.capture", "hipStreamIsCapturing", self._stream(), ctypes.byref(status))
+        # It fails only if an earlier kernel did.
+        self._call("device.launch", "hipStreamIsCapturing", self._stream(), ctypes.byref(status))
         if status.value:
             raise DeviceError(
                 Reason(
