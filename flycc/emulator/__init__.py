@@ -11,19 +11,25 @@ from flycc.emulator.errors import BadCodeObject, EmulatorError, UnknownInstructi
 from flycc.emulator.execute import RunawayKernel
 from flycc.emulator.launch import LaunchStats, launch, run
 from flycc.emulator.memory import Memory, MemoryFault
+from flycc.emulator.observe import Access, Observer
 from flycc.emulator.program import Kernel, Module, load
+from flycc.emulator.sanitize import Finding, SanitizerError
 from flycc.emulator.semantics.operands import UnsupportedInstruction
 
 __all__ = [
+    "Access",
     "BadCodeObject",
     "CodeObject",
     "EmulatorError",
+    "Finding",
     "Kernel",
     "LaunchStats",
     "Memory",
     "MemoryFault",
     "Module",
+    "Observer",
     "RunawayKernel",
+    "SanitizerError",
     "UnknownInstruction",
     "UnsupportedInstruction",
     "launch",

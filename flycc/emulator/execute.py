@@ -45,7 +45,14 @@ Priorities = Callable[[], np.ndarray]
 
 
 class RunawayKernel(EmulatorError):
-    """A kernel executed more instructions than it was allowed."""
+    """A kernel executed more instructions than it was allowed: `executed`, when `waves` were at `address`."""
+
+    def __init__(self, name: str, limit: int, address: int, waves: np.ndarray) -> None:
+        super().__init__(
+            f"kernel {name} executed more than {limit} instructions and is at {address:#x}: "
+            "a loop that does not end, or max_instructions is too low for it"
+        )
+        self.executed, self.address, self.waves = limit, address, waves
 
 
 @dataclass(slots=True)
@@ -67,7 +74,7 @@ class Executor:
         self.executed = 0
         self.wave_instructions = 0
 
-    def run(self, order: WaveOrder, max_instructions: int, absent: np.ndarray | None = None) -> None:
+    def run(self, order: WaveOrder, max_instructions: int) -> None:
         """Execute all waves from the kernel's entry to their end."""
         self.executed = self.wave_instructions = 0
         self._limit = max_instructions
@@ -155,10 +162,9 @@ class Executor:
         self.executed += block.count
         self.wave_instructions += block.count * waves
         if self.executed > self._limit:
-            raise RunawayKernel(
-                f"kernel {self.kernel.name} executed more than {self._limit} instructions and is at {pc:#x}: "
-                "a loop that does not end, or max_instructions is too low for it"
-            )
+            active = self.batch.active
+            waves_here = np.arange(self.batch.waves) if active is None else np.flatnonzero(active)
+            raise RunawayKernel(self.kernel.name, self._limit, pc, waves_here)
 
     def _bind(self, pc: int) -> BoundBlock:
         block = self.kernel.block(pc)
@@ -331,5 +337,5 @@ def wave_priorities(order: WaveOrder, batch: Batch) -> Priorities | None:
     seed = order[1] if isinstance(order, tuple) and len(order) == 2 and order[0] == "random" else order
     if isinstance(seed, int):
         generator = np.random.default_rng(seed)
-        return lambda: generator.random(batch.waves)
+        return lambda: batch.mirror(generator.random(batch.waves))
     raise ValueError(f'wave_order: got {order!r}; "lockstep", "serial", "reverse" or a seed is accepted')

@@ -13,6 +13,8 @@ from flycc.emulator.execute import Executor, WaveOrder
 from flycc.emulator.memory import Memory
 from flycc.emulator.observe import Observer, Watch
 from flycc.emulator.program import Kernel, Module
+from flycc.emulator.sanitize import Finding, Findings, SanitizerError, selected
+from flycc.emulator.sanitize import observers as sanitizers
 from flycc.emulator.state import ALL_LANES, EXEC, LANES, Batch, Mode
 
 Extent = tuple[int, int, int]
@@ -29,11 +31,16 @@ LDS_BYTES = 160 * 1024
 
 @dataclass(frozen=True, slots=True)
 class LaunchStats:
-    """What a launch took: instructions summed over waves, workgroups, and wall-clock seconds of emulation."""
+    """What a launch took: instructions summed over waves, workgroups, and wall-clock seconds of emulation.
+
+    `findings` are those of its sanitizers; `findings_dropped` counts what they saw beyond those kept.
+    """
 
     wave_instructions: int
     workgroups: int
     seconds: float
+    findings: tuple[Finding, ...] = ()
+    findings_dropped: int = 0
 
 
 def launch(
@@ -47,12 +54,16 @@ def launch(
     wave_order: WaveOrder = "lockstep",
     max_instructions: int = MAX_INSTRUCTIONS,
     observers: Sequence[Observer] = (),
+    sanitize: str | Sequence[str] = (),
+    raise_on_finding: bool = False,
 ) -> LaunchStats:
     """Run `kernel` on `grid` workgroups of `block` work-items and return when all have ended.
 
     `kernarg` is the kernel argument segment, `dynamic_lds` bytes of LDS beyond those the kernel
     declares, `max_instructions` what a batch of waves may execute in all. Workgroups run in batches of
-    unspecified order. `observers` are told what happens.
+    unspecified order. `observers` are told what happens. `sanitize` is "all" or names out of
+    `flycc.emulator.sanitize.SANITIZERS`: what those find is in the result, or with `raise_on_finding`
+    in a SanitizerError.
 
     Raises MemoryFault, UnsupportedInstruction, RunawayKernel and other EmulatorErrors;
     ValueError for arguments that no launch accepts.
@@ -60,10 +71,13 @@ def launch(
     started = time.perf_counter()
     grid, block = _extent("grid", grid), _extent("block", block)
     _check(kernel, block, kernarg, dynamic_lds)
+    names, findings = selected(sanitize), Findings(kernel.name)
+    observers = (*sanitizers(names, findings), *observers)
+    twins = "uninitialized" in names
     kernel.check()
     groups = np.stack(np.unravel_index(np.arange(grid[0] * grid[1] * grid[2]), grid[::-1])[::-1], axis=1)
     waves_per_group = -(-block[0] * block[1] * block[2] // LANES)
-    per_batch = max(1, MAX_WAVES // waves_per_group)
+    per_batch = max(1, MAX_WAVES // (1 + twins) // waves_per_group)
     per_batch = -(-len(groups) // -(-len(groups) // per_batch)) if len(groups) else 1
     wave_instructions = 0
     padded = np.zeros(max(len(kernarg), kernel.descriptor.kernarg_size, 1), np.uint8)
@@ -76,14 +90,20 @@ def launch(
         with np.errstate(all="ignore"):
             for first in range(0, len(groups), per_batch):
                 part = groups[first : first + per_batch]
-                executor = _take_executor(kernel, len(part), waves_per_group, dynamic_lds, bool(observers))
+                watch = Watch(observers, twins) if observers else None
+                everyone = np.concatenate([part, part]) if twins else part
+                executor = _take_executor(kernel, len(everyone), waves_per_group, dynamic_lds, watch)
                 batch = executor.batch
-                _initialise(batch, kernel, memory, part, block, padded, kernarg_address, code_base)
-                if batch.watch is not None:
-                    batch.watch.observe(observers)
+                _initialise(batch, kernel, memory, everyone, block, padded, kernarg_address, code_base)
                 for observer in observers:
                     observer.batch_begins(batch, part)
-                executor.run(wave_order, max_instructions)
+                try:
+                    executor.run(wave_order, max_instructions)
+                except EmulatorError as error:
+                    wave_instructions += executor.wave_instructions
+                    if not any(observer.stopped(batch, error) for observer in observers):
+                        raise
+                    break
                 for observer in observers:
                     observer.batch_ends(batch)
                 wave_instructions += executor.wave_instructions
@@ -93,7 +113,11 @@ def launch(
             observer.launch_ends()
         for address in (kernarg_address, *mapped):
             memory.unregister(address)
-    return LaunchStats(wave_instructions, len(groups), time.perf_counter() - started)
+    if raise_on_finding and findings.all():
+        raise SanitizerError(findings.all())
+    seconds = time.perf_counter() - started
+    wave_instructions //= 1 + twins
+    return LaunchStats(wave_instructions, len(groups), seconds, findings.all(), findings.dropped)
 
 
 def _extent(name: str, extent: Sequence[int]) -> Extent:
@@ -140,10 +164,11 @@ def _map_code(kernel: Kernel, memory: Memory) -> tuple[int, list[int]]:
 
 
 def _take_executor(
-    kernel: Kernel, groups: int, waves_per_group: int, dynamic_lds: int, watched: bool
+    kernel: Kernel, groups: int, waves_per_group: int, dynamic_lds: int, watch: Watch | None
 ) -> Executor:
-    key = (groups, waves_per_group, dynamic_lds, watched)
-    kept = kernel.states.pop(key, None)
+    """One of an earlier launch, or a new one; those with observers are not kept."""
+    key = (groups, waves_per_group, dynamic_lds)
+    kept = kernel.states.pop(key, None) if watch is None else None
     if isinstance(kept, Executor):
         return kept
     descriptor = kernel.descriptor
@@ -158,7 +183,7 @@ def _take_executor(
         lds_size=descriptor.lds_bytes + dynamic_lds,
         scratch_size=-(-descriptor.scratch_bytes // 16) * 16,
         mode=mode,
-        watch=Watch() if watched else None,
+        watch=watch,
     )
     return Executor(kernel, batch)
 
@@ -167,7 +192,9 @@ def _keep_executor(kernel: Kernel, executor: Executor) -> None:
     """Keep for the next launch of this size, and drop the least recently used ones beyond the budget."""
     batch, states = executor.batch, kernel.states
     extra = batch.lds_size - kernel.descriptor.lds_bytes
-    states[batch.groups, batch.waves_per_group, extra, batch.watch is not None] = executor
+    if batch.watch is not None:
+        return
+    states[batch.groups, batch.waves_per_group, extra] = executor
     while len(states) > 1 and sum(e.batch.nbytes for e in states.values()) > KEPT_BYTES:  # type: ignore[attr-defined]
         del states[next(iter(states))]
 
@@ -232,6 +259,8 @@ def run(
     wave_order: WaveOrder = "lockstep",
     max_instructions: int = MAX_INSTRUCTIONS,
     observers: Sequence[Observer] = (),
+    sanitize: str | Sequence[str] = (),
+    raise_on_finding: bool = False,
 ) -> LaunchStats:
     """Launch with arrays (as pointers, used in place) and numpy scalars as arguments, in metadata order."""
     if kernel_name not in module.kernels:
@@ -249,6 +278,8 @@ def run(
         wave_order=wave_order,
         max_instructions=max_instructions,
         observers=observers,
+        sanitize=sanitize,
+        raise_on_finding=raise_on_finding,
     )
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
+from flycc.emulator.errors import EmulatorError
 from flycc.emulator.isa.instruction import Instruction
 from flycc.emulator.memory import Memory
 
@@ -48,6 +49,7 @@ class Observer:
     """Base of observers: every method does nothing. None may change the state it is shown.
 
     A wave of the batch is `group * batch.waves_per_group + slot`. A launch runs as a series of batches.
+    A batch may have more workgroups than `batch_begins` names; observers never hear of those.
     """
 
     #: Whether the launch goes on after an access out of bounds: such a load gives 0, such a store is dropped.
@@ -66,6 +68,10 @@ class Observer:
 
     def batch_ends(self, batch: Batch) -> None:
         """All waves of the batch have ended; not called if the launch failed."""
+
+    def stopped(self, batch: Batch, error: EmulatorError) -> bool:
+        """The batch cannot go on; True says that the launch is to end here, and normally."""
+        return False
 
     def instruction(self, batch: Batch, waves: np.ndarray, inst: Instruction) -> None:
         """Before `waves` (indices, int64 [n]) execute `inst` together; registers are as it reads them."""
@@ -100,14 +106,9 @@ class Watch:
     first, must not be seen by observers and must not change device memory.
     """
 
-    def __init__(self, twins: bool = False) -> None:
-        self.twins = twins
+    def __init__(self, observers: Sequence[Observer], twins: bool = False) -> None:
+        self.observers, self.twins = tuple(observers), twins
         self._issued: list[Access] = []
-        self.observe(())
-
-    def observe(self, observers: Sequence[Observer]) -> None:
-        """The observers from now on."""
-        self.observers = tuple(observers)
         self.tolerant = any(o.tolerates_faults for o in observers)
         self._instruction = self._hooks("instruction")
         self._access = self._hooks("access")

@@ -258,10 +258,11 @@ class Batch:
         """Whether no lane is active."""
         return self.mask is not None and not self.mask.any()
 
-    def mirror(self, values: np.ndarray) -> None:
+    def mirror(self, values: np.ndarray) -> np.ndarray:
         """Give the second half of the waves, where they are twins of the first, the values of the first."""
         if self.watch is not None and self.watch.twins:
             values[self.waves // 2 :] = values[: self.waves // 2]
+        return values
 
     def where(self, mask: np.ndarray | None, waves: np.ndarray | None) -> np.ndarray | None:
         """The lanes `mask` (None for all) of `waves` (bool, None for all): bool [waves, 64], None for all."""
