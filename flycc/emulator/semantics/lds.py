@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 
 from flycc.emulator.isa.instruction import Instruction, Operand
 from flycc.emulator.memory import ELEMENT, elements, load_elements, store_elements
 from flycc.emulator.observe import Kind
-from flycc.emulator.semantics.operands import Binder, Op, UnsupportedInstruction, row
+from flycc.emulator.semantics.operands import F32, F64, U32, U64, Binder, Op, row
+from flycc.emulator.semantics.small_floats import pack, unpack
 from flycc.emulator.semantics.transfer import (
     FLOAT_ATOMICS,
     INTEGER_ATOMICS,
@@ -20,7 +22,7 @@ from flycc.emulator.semantics.transfer import (
     fetcher,
     landing,
 )
-from flycc.emulator.state import LANES, Batch, Land, took_effect
+from flycc.emulator.state import LANES, M0, Batch, Land, took_effect
 
 _READS: dict[str, Data] = {
     "u8": Data(1),
@@ -49,12 +51,21 @@ _WRITES: dict[str, Data] = {
 Places = Callable[[], tuple[np.ndarray, np.ndarray | None]]
 
 
-def _places(batch: Batch, inst: Instruction, size: int, offset: int, kind: Kind) -> Places:
-    """Announces the access too. Out of bounds, reads give 0 and writes are dropped, whatever their width."""
-    address = row(batch, inst.src[0])
+def _places(
+    batch: Batch, inst: Instruction, size: int, offset: int, kind: Kind, address: np.ndarray | None = None
+) -> Places:
+    """Announces the access too. Out of bounds, reads give 0 and writes are dropped, whatever their width.
+
+    `address`, uint32 broadcastable to [waves, 64], stands for the first source where given.
+    """
+    if address is None:
+        address = row(batch, inst.src[0])
+    shape = (batch.waves, LANES)
 
     def places() -> tuple[np.ndarray, np.ndarray | None]:
         at = np.add(address, offset, dtype=np.int64)
+        if at.shape != shape:
+            at = np.array(np.broadcast_to(at, shape))
         mask = batch.mask
         if batch.watch is not None:
             batch.watched(inst, "lds", kind, at.astype(np.uint64), size, mask)
@@ -173,18 +184,20 @@ def _bind_write2(data: Data) -> Binder:
 
 
 def _bind_transposed(bits: int) -> Binder:
-    """ds_read_b64_tr_b*: 16 lanes read rows of a matrix of `bits`-bit elements and get its columns.
+    """ds_read_b64_tr_b*, ds_read_b96_tr_b6: 16 lanes read rows of a matrix and get its columns.
 
-    16 lanes hold 64 / bits rows of 16 elements, row-major, 8 bytes a lane; lane i receives column i.
+    16 lanes hold rows of 16 elements of `bits` bits, row-major, 8 (or 12) bytes a lane; lane i receives
+    column i.
     """
-    per_lane = 64 // bits
+    size = 12 if bits == 6 else 8
+    per_lane = 8 * size // bits
 
     def bind(batch: Batch, inst: Instruction) -> Op:
-        places = _places(batch, inst, 8, inst.mods.get("offset", 0), "load")
-        land = landing(batch, inst.dst[0], Data(8))
+        places = _places(batch, inst, size, inst.mods.get("offset", 0), "load")
+        land = landing(batch, inst.dst[0], Data(size))
 
         def loaded() -> np.ndarray:
-            values = np.ascontiguousarray(_load(batch, places, 8))
+            values = np.ascontiguousarray(_load(batch, places, size))
             matrix = _unpack(values, bits).reshape(batch.waves, LANES // 16, per_lane, 16)
             return _pack(matrix.swapaxes(2, 3).reshape(batch.waves, LANES, per_lane), bits)
 
@@ -198,7 +211,10 @@ def _bind_transposed(bits: int) -> Binder:
 
 
 def _unpack(values: np.ndarray, bits: int) -> np.ndarray:
-    """uint64 [waves, 64] to elements [waves, 64, 64 / bits]; 4-bit ones one a byte."""
+    """uint64 [waves, 64] to elements [waves, 64, 64 / bits]; 4-bit ones one a byte, as are 6-bit ones, which
+    come in uint32 [waves, 64, 3]."""
+    if bits == 6:
+        return np.moveaxis(unpack(np.moveaxis(values, -1, 0), bits), 0, -1)
     if bits > 4:
         return values[..., None].view(f"u{bits // 8}")
     as_bytes = values[..., None].view(np.uint8)
@@ -206,6 +222,8 @@ def _unpack(values: np.ndarray, bits: int) -> np.ndarray:
 
 
 def _pack(parts: np.ndarray, bits: int) -> np.ndarray:
+    if bits == 6:
+        return np.moveaxis(pack(np.moveaxis(parts, -1, 0), bits), 0, -1)
     if bits > 4:
         return np.ascontiguousarray(parts).view(np.uint64)[..., 0]
     return np.ascontiguousarray(parts[..., 0::2] | parts[..., 1::2] << 4).view(np.uint64)[..., 0]
@@ -252,8 +270,12 @@ def _bind_permute(batch: Batch, inst: Instruction) -> Op:
 
 
 def swizzle_lanes(pattern: int) -> np.ndarray:
-    """For each lane the lane that ds_swizzle_b32 reads (ISA document, "DS_SWIZZLE_B32": three modes)."""
+    """For each lane the lane that ds_swizzle_b32 reads (ISA document, "DS_SWIZZLE_B32": four modes)."""
     lane = np.arange(LANES)
+    if pattern >= 0xE000:  # the order of a fast Fourier transform
+        keep = pattern & 31
+        reversed_lane = sum((lane >> i & 1) << 4 - i for i in range(5))
+        return lane & 32 | lane & keep | reversed_lane >> keep.bit_count()
     if pattern >= 0xC000:  # rotate within 32 lanes
         amount, keep = pattern >> 5 & 31, pattern & 31
         amount = -amount if pattern >> 10 & 1 else amount
@@ -266,8 +288,6 @@ def swizzle_lanes(pattern: int) -> np.ndarray:
 
 def _bind_swizzle(batch: Batch, inst: Instruction) -> Op:
     pattern = inst.mods.get("offset", 0)
-    if pattern >= 0xE000:
-        raise UnsupportedInstruction(inst, "swizzling in FFT mode is not emulated")
     lanes = swizzle_lanes(pattern)
     data, land = row(batch, inst.src[0]), landing(batch, inst.dst[0], Data(4))
 
@@ -284,21 +304,155 @@ def _bind_atomic(atomic: Atomic) -> Binder:
 
     def bind(batch: Batch, inst: Instruction) -> Op:
         places = _places(batch, inst, size, inst.mods.get("offset", 0), "atomic")
-        # For a cmpst data0 is the value to compare with and data1 the new one.
-        fetch = fetcher(batch, inst.src[2 if atomic.compares else 1], Data(size))
-        fetch_compare = fetcher(batch, inst.src[1], Data(size)) if atomic.compares else None
-        land = landing(batch, inst.dst[0], Data(size)) if inst.dst else None
-        whole = np.ones((batch.waves, LANES), bool)
+        return _atomic_op(batch, inst, atomic, places, [fetcher(batch, inst.src[1], Data(size))])
+
+    return bind
+
+
+def _bind_two_operand_atomic(
+    update: Callable[[np.ndarray, np.ndarray], np.ndarray], dtype: np.dtype
+) -> Binder:
+    """An atomic whose update takes data0 and data1, as the columns of [n, 2]."""
+    size = dtype.itemsize
+
+    def bind(batch: Batch, inst: Instruction) -> Op:
+        places = _places(batch, inst, size, inst.mods.get("offset", 0), "atomic")
+        fetches = [fetcher(batch, source, Data(size)) for source in inst.src[1:3]]
+        return _atomic_op(batch, inst, Atomic(update, dtype), places, fetches)
+
+    return bind
+
+
+def _atomic_op(
+    batch: Batch, inst: Instruction, atomic: Atomic, places: Places, fetches: list[Callable[[], np.ndarray]]
+) -> Op:
+    """An LDS atomic on operands that `fetches` collect: one, or two as the columns of [n, 2]."""
+    size = atomic.dtype.itemsize
+    land = landing(batch, inst.dst[0], Data(size)) if inst.dst else None
+    whole = np.ones((batch.waves, LANES), bool)
+
+    def update() -> Land:
+        at, mask = places()
+        mask = whole if mask is None else mask
+        operands = [fetch().view(atomic.dtype)[mask] for fetch in fetches]
+        operand = operands[0] if len(operands) == 1 else np.stack(operands, axis=-1)
+        cells = elements(batch.lds, size).view(atomic.dtype)
+        old = np.zeros(whole.shape, atomic.dtype)
+        old[mask] = apply_atomic(atomic, cells, at[mask] // size, operand, None)
+        return took_effect if land is None else land(old.view(f"u{size}"))
+
+    def op() -> None:
+        batch.at = inst
+        batch.lgkmcnt.push(batch.active, took_effect if batch.is_idle() else update())
+
+    return op
+
+
+def _mask_or(old: np.ndarray, masks: np.ndarray) -> np.ndarray:
+    return old & ~masks[:, 0] | masks[:, 1]
+
+
+def _compare_store(old: np.ndarray, data: np.ndarray) -> np.ndarray:
+    """ds_cmpst: data1 where memory equals data0, of floats as numbers."""
+    return np.where(old == data[:, 0], data[:, 1], old)
+
+
+def _wrap(old: np.ndarray, data: np.ndarray) -> np.ndarray:
+    return np.where(old >= data[:, 0], old - data[:, 0], old + data[:, 1])
+
+
+def _exchange_flagged(old: np.ndarray, data: np.ndarray) -> np.ndarray:
+    """ds_condxchg32: of two dwords those whose new value has its top bit set get it, without that bit."""
+    before, new = (x[:, None].view(np.uint32) for x in (old, np.ascontiguousarray(data)))
+    return np.where(new >> np.uint32(31), new & np.uint32(0x7FFF_FFFF), before).view(np.uint64)[:, 0]
+
+
+def _bind_exchange_flagged(batch: Batch, inst: Instruction) -> Op:
+    address, offset = row(batch, inst.src[0]), np.uint32(inst.mods.get("offset", 0))
+    aligned = np.empty_like(address)
+    places = _places(batch, inst, 8, 0, "atomic", aligned)
+
+    def places_of_pairs() -> tuple[np.ndarray, np.ndarray | None]:
+        np.bitwise_and(address + offset, np.uint32(0xFFF8), out=aligned)
+        return places()
+
+    fetch = fetcher(batch, inst.src[1], Data(8))
+    return _atomic_op(batch, inst, Atomic(_exchange_flagged, U64), places_of_pairs, [fetch])
+
+
+def _bind_exchange2(data: Data) -> Binder:
+    """ds_wrxchg2: two swaps, one after the other."""
+    swap = INTEGER_ATOMICS[8 * data.size]["swap"]
+
+    def bind(batch: Batch, inst: Instruction) -> Op:
+        count, target = data.size // 4, inst.dst[0]
+        ops = []
+        for i, offset in enumerate(_pair_offsets(inst, data.size)):
+            part = replace(inst, dst=(Operand(target.kind, target.index + count * i, count),))
+            places = _places(batch, inst, data.size, offset, "atomic")
+            ops.append(_atomic_op(batch, part, swap, places, [fetcher(batch, inst.src[1 + i], data)]))
+
+        def op() -> None:
+            for part in ops:
+                part()
+
+        return op
+
+    return bind
+
+
+def _with_m0(batch: Batch, inst: Instruction, kind: Kind, per_lane: int) -> Places:
+    """Dwords at M0[15:0] + offset + `per_lane` * lane."""
+    m0, steps = batch.sgpr[:, M0, None], per_lane * np.arange(LANES, dtype=np.uint32)
+    address = np.empty((batch.waves, LANES), np.uint32)
+    places = _places(batch, inst, 4, inst.mods.get("offset", 0), kind, address)
+
+    def places_of_lanes() -> tuple[np.ndarray, np.ndarray | None]:
+        np.add(m0 & np.uint32(0xFFFF), steps, out=address)
+        return places()
+
+    return places_of_lanes
+
+
+def _bind_read_addtid(batch: Batch, inst: Instruction) -> Op:
+    places, land = _with_m0(batch, inst, "load", 4), landing(batch, inst.dst[0], Data(4))
+
+    def op() -> None:
+        batch.at = inst
+        batch.lgkmcnt.push(batch.active, took_effect if batch.is_idle() else land(_load(batch, places, 4)))
+
+    return op
+
+
+def _bind_write_addtid(batch: Batch, inst: Instruction) -> Op:
+    places, fetch = _with_m0(batch, inst, "store", 4), fetcher(batch, inst.src[0], Data(4))
+
+    def op() -> None:
+        batch.at = inst
+        if not batch.is_idle():
+            _store(batch, places, fetch(), 4)
+        batch.lgkmcnt.push(batch.active, took_effect)
+
+    return op
+
+
+def _bind_count(name: str) -> Binder:
+    """ds_append, ds_consume: a wave adds or takes its number of active lanes; all get the old value."""
+    atomic = INTEGER_ATOMICS[32][name]
+
+    def bind(batch: Batch, inst: Instruction) -> Op:
+        places, land = _with_m0(batch, inst, "atomic", 0), landing(batch, inst.dst[0], Data(4))
+        waves = np.arange(batch.waves)
 
         def update() -> Land:
-            everywhere, mask = places()
-            mask = whole if mask is None else mask
-            at = everywhere[mask]
-            cells = elements(batch.lds, size).view(atomic.dtype)
-            compare = None if fetch_compare is None else fetch_compare().view(atomic.dtype)[mask]
-            old = np.zeros(whole.shape, atomic.dtype)
-            old[mask] = apply_atomic(atomic, cells, at // size, fetch().view(atomic.dtype)[mask], compare)
-            return took_effect if land is None else land(old.view(f"u{size}"))
+            at, mask = places()
+            lanes = np.ones(at.shape, bool) if mask is None else mask
+            one = lanes.any(axis=1)
+            first = at[waves, lanes.argmax(axis=1)][one]
+            counts = lanes.sum(axis=1).astype(np.uint32)[one]
+            old = np.zeros(at.shape, np.uint32)
+            old[one] = apply_atomic(atomic, elements(batch.lds, 4), first // 4, counts, None)[:, None]
+            return land(old)
 
         def op() -> None:
             batch.at = inst
@@ -310,6 +464,12 @@ def _bind_atomic(atomic: Atomic) -> Binder:
 
 
 BINDERS: dict[str, Binder] = {
+    "ds_append": _bind_count("add"),
+    "ds_consume": _bind_count("sub"),
+    "ds_read_addtid_b32": _bind_read_addtid,
+    "ds_write_addtid_b32": _bind_write_addtid,
+    "ds_condxchg32_rtn_b64": _bind_exchange_flagged,
+    "ds_wrap_rtn_b32": _bind_two_operand_atomic(_wrap, U32),
     "ds_bpermute_b32": _bind_bpermute,
     "ds_permute_b32": _bind_permute,
     "ds_swizzle_b32": _bind_swizzle,
@@ -329,12 +489,19 @@ for _bits in (32, 64):
             *((f"{op}{_kind}_b{_bits}", op) for op in ("and", "or", "xor")),
             *((f"{op}{_kind}_i{_bits}", f"s{op}") for op in ("min", "max")),
             *((f"{op}{_kind}_u{_bits}", f"u{op}") for op in ("min", "max")),
-            (f"cmpst{_kind}_b{_bits}", "cmpswap"),
             (f"wrxchg{_kind}_b{_bits}", "swap"),
         ):
             BINDERS[f"ds_{_name}"] = _bind_atomic(INTEGER_ATOMICS[_bits][_key])
 for _name, _atomic in FLOAT_ATOMICS.items():
     BINDERS[f"ds_{_name}"] = _bind_atomic(_atomic)
     BINDERS["ds_" + re.sub(r"_(b?f\d+)$", r"_rtn_\1", _name)] = _bind_atomic(_atomic)
+for _bits, _unsigned, _float in ((32, U32, F32), (64, U64, F64)):
+    for _kind in ("", "_rtn"):
+        BINDERS[f"ds_mskor{_kind}_b{_bits}"] = _bind_two_operand_atomic(_mask_or, _unsigned)
+        BINDERS[f"ds_cmpst{_kind}_b{_bits}"] = _bind_two_operand_atomic(_compare_store, _unsigned)
+        BINDERS[f"ds_cmpst{_kind}_f{_bits}"] = _bind_two_operand_atomic(_compare_store, _float)
+    for _stride in ("", "st64"):
+        BINDERS[f"ds_wrxchg2{_stride}_rtn_b{_bits}"] = _bind_exchange2(Data(_bits // 8))
+BINDERS["ds_read_b96_tr_b6"] = _bind_transposed(6)
 for _bits in (4, 8, 16):
     BINDERS[f"ds_read_b64_tr_b{_bits}"] = _bind_transposed(_bits)

@@ -199,7 +199,7 @@ def _bind_fma_mix(half: int | None) -> Binder:
     out = F32 if half is None else F16
 
     def rounded(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
-        return fma32(a, b, c) if half is None else fma16(a, b, c)
+        return fma32(a, b, c).astype(out)  # to float16 by a second rounding, as LLVM's patterns say
 
     def bind(batch: Batch, inst: Instruction) -> Op:
         read = reader([_mixed_source(batch, inst, i) for i in range(3)])
