@@ -10,7 +10,10 @@ import numpy as np
 from flycc.emulator.isa.instruction import Instruction, Operand, OperandKind
 from flycc.emulator.memory import ELEMENT, AccessError, Memory, elements, load_elements, store_elements
 from flycc.emulator.observe import Kind
+from flycc.emulator.semantics.buffer_formats import SINT, Format, format_of, pack_element, unpack_element
 from flycc.emulator.semantics.operands import (
+    PRIVATE_APERTURE,
+    SHARED_APERTURE,
     U32,
     U64,
     Binder,
@@ -67,13 +70,16 @@ class _Descriptor(NamedTuple):
     """V#s of a batch: ints where all waves agree, else int64 [waves, 1].
 
     `base` is the least base address and `shift` how far a wave's own lies above it; `limit` is
-    num_records in bytes.
+    num_records in bytes. `swizzle` is the index stride of a swizzled buffer, 0 for one that is not;
+    `adds_lane` says that the lane's number is added to the index.
     """
 
     base: int
     shift: np.ndarray | int
     stride: np.ndarray | int
     limit: np.ndarray | int
+    swizzle: int
+    adds_lane: bool
 
 
 class _Reach(NamedTuple):
@@ -97,8 +103,10 @@ class _Reach(NamedTuple):
 class _Buffer:
     """The addresses of a MUBUF access and its range check (raw buffers: ISA document, "Buffer addressing").
 
-    The V# is base (48 bits), stride (14 bits), num_records. Without swizzling the whole byte offset
-    is compared with num_records; lanes beyond it read 0 and their stores are dropped.
+    The V# is base (48 bits), stride (14 bits, 18 with add_tid), num_records. Without swizzling the whole
+    byte offset is compared with num_records; lanes beyond it read 0 and their stores are dropped. A
+    swizzled buffer interleaves the dwords of `swizzle` elements; its range check is by index and by
+    offset within the element.
     """
 
     def __init__(self, batch: Batch, inst: Instruction) -> None:
@@ -120,12 +128,16 @@ class _Buffer:
         self.index = reader([plain_source(batch, Operand(vaddr.kind, vaddr.index), U32)] if indexed else [])
 
     def reach(self, size: int) -> _Reach:
-        base, shift, stride, limit = self._descriptor()
+        base, shift, stride, limit, swizzle, adds_lane = self._descriptor()
+        if swizzle:
+            return self._swizzled(size)
         offsets = self.immediate
         for part in self.parts():
             offsets = np.add(part, offsets, dtype=np.int64)
         for index in self.index():
             offsets = offsets + index.astype(np.int64) * stride
+        if adds_lane:
+            offsets = offsets + np.arange(LANES) * stride
         if offsets.shape != self.shape:
             offsets = np.array(np.broadcast_to(offsets, self.shape))
         places: np.ndarray = offsets if isinstance(shift, int) else offsets + shift
@@ -151,10 +163,15 @@ class _Buffer:
         return self._decoded
 
     def _decode(self, live: np.ndarray, active: np.ndarray | None) -> _Descriptor:
-        if (live[:, 1] >> 31 | live[:, 3] >> 23 & 1).any():
-            raise UnsupportedInstruction(self.inst, "swizzled and add-tid buffers are not emulated")
+        kinds = live[:, 1] >> 31 << 3 | live[:, 3] >> 21 & 7  # swizzle enable, add_tid enable, index stride
+        if (kinds != kinds[0]).any():
+            raise UnsupportedInstruction(self.inst, "waves of differently addressed buffers are not emulated")
+        kind = int(kinds[0])
+        adds_lane = bool(kind >> 2 & 1)
         bases = live[:, 0] | (live[:, 1] & 0xFFFF) << 32
         strides = live[:, 1] >> 16 & 0x3FFF
+        if adds_lane:
+            strides |= (live[:, 3] >> 15 & 15) << 14
         limits = live[:, 2] * np.maximum(strides, 1)
 
         def column(values: np.ndarray) -> np.ndarray | int:
@@ -165,7 +182,29 @@ class _Buffer:
             return everyone[:, None]
 
         base = int(bases.min())
-        return _Descriptor(base, column(bases - base), column(strides), column(limits))
+        swizzle = 8 << (kind & 3) if kind >> 3 else 0
+        return _Descriptor(base, column(bases - base), column(strides), column(limits), swizzle, adds_lane)
+
+    def _swizzled(self, size: int) -> _Reach:
+        """Dwords of `swizzle` neighbouring elements lie side by side, so only dwords can be reached."""
+        base, shift, stride, limit, swizzle, adds_lane = self._descriptor()
+        if size > 4:
+            raise UnsupportedInstruction(self.inst, "wide accesses of swizzled buffers are not emulated")
+        parts = self.parts()
+        within = np.asarray(self.inst.mods.get("offset", 0), np.int64)
+        if self.inst.mods.get("offen", 0):
+            within = within + parts[0].astype(np.int64)
+        scalar = self.immediate - self.inst.mods.get("offset", 0)
+        for part in parts[int(bool(self.inst.mods.get("offen", 0))) :]:
+            scalar = scalar + part.astype(np.int64)
+        index = np.arange(LANES) if adds_lane else np.zeros(1, np.int64)
+        for given in self.index():
+            index = index + given.astype(np.int64)
+        places = (index // swizzle * stride + within // 4 * 4) * swizzle + index % swizzle * 4 + within % 4
+        inside = (index < limit // np.maximum(stride, 1)) & (within <= stride - size)
+        inside, places = (np.broadcast_to(x, self.shape) for x in (inside, places + scalar + shift))
+        mask = inside if self.batch.mask is None else inside & self.batch.mask
+        return _Reach(base, np.where(mask, places, 0), places, limit, mask, False)
 
     def announced(self, reach: _Reach, kind: Kind, size: int) -> _Reach:
         """`reach` without the lanes that observers take out."""
@@ -235,16 +274,73 @@ def _bind_buffer_load(data: Data) -> Binder:
     return bind
 
 
+def _apertures(
+    where: np.ndarray, mask: np.ndarray | None
+) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
+    """The lanes whose FLAT addresses lie in LDS, in scratch and elsewhere; None if all lie elsewhere."""
+    high = where >> np.uint64(32)
+    in_lds, in_scratch = high == SHARED_APERTURE, high == PRIVATE_APERTURE
+    if mask is not None:
+        in_lds, in_scratch = in_lds & mask, in_scratch & mask
+    if not (in_lds.any() or in_scratch.any()):
+        return None
+    elsewhere = ~(in_lds | in_scratch)
+    return in_lds, in_scratch, elsewhere if mask is None else elsewhere & mask
+
+
+def _local_places(
+    batch: Batch,
+    inst: Instruction,
+    where: np.ndarray,
+    parts: tuple[np.ndarray, np.ndarray],
+    size: int,
+    kind: Kind,
+) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """(memory, byte places, lanes within bounds) of the parts of a FLAT access in LDS and in scratch."""
+    offsets = (where & np.uint64(0xFFFF_FFFF)).view(np.int64)
+    own = (np.arange(batch.waves * LANES) * batch.scratch_size).reshape(batch.waves, LANES)
+    found = []
+    spaces = (
+        ("lds", batch.lds, batch.lds_size, batch.lds_base),
+        ("scratch", batch.scratch, batch.scratch_size, own),
+    )
+    for (space, memory, limit, base), lanes in zip(spaces, parts, strict=True):
+        if not lanes.any():
+            continue
+        allowed = batch.watched(inst, space, kind, offsets.view(np.uint64), size, lanes)  # type: ignore[arg-type]
+        assert allowed is not None
+        outside = allowed & (offsets > limit - size)
+        if space == "scratch" and outside.any():
+            index = tuple(int(i) for i in np.unravel_index(int(outside.argmax()), outside.shape))
+            raise AccessError(f"past the {limit} bytes of scratch", index, int(offsets[index]), size)
+        found.append((memory, offsets + base, allowed & ~outside))
+    return found
+
+
 def _bind_load(data: Data, to_lds: bool = False) -> Binder:
     def bind(batch: Batch, inst: Instruction) -> Op:
         addresses = _global_addresses(batch, inst, None)
         is_flat = inst.encoding == "FLAT"
 
-        def loaded() -> np.ndarray:
-            where, mask = addresses()
+        def loaded_global(where: np.ndarray, mask: np.ndarray | None) -> np.ndarray:
             inside = batch.watched(inst, "global", "load", where, data.size, mask)
             values = batch.memory.gather(where, data.size, inside)
             return values if inside is mask or inside is None else _clear(values, inside)
+
+        def loaded() -> np.ndarray:
+            where, mask = addresses()
+            parts = _apertures(where, mask) if is_flat else None
+            if parts is None:
+                return loaded_global(where, mask)
+            in_lds, in_scratch, elsewhere = parts
+            values = _zeros(where.shape, data.size)
+            if elsewhere.any():
+                values = _clear(loaded_global(where, elsewhere), elsewhere)
+            for memory, at, inside in _local_places(
+                batch, inst, where, (in_lds, in_scratch), data.size, "load"
+            ):
+                values[inside] = load_elements(memory, at[inside], data.size)
+            return values
 
         if to_lds:
             return _to_lds(batch, inst, data, loaded)
@@ -324,6 +420,107 @@ def _bind_buffer_store(data: Data) -> Binder:
     return bind
 
 
+def _format(buffer: _Buffer) -> Format:
+    """The element format of a typed access."""
+    words = buffer.words[:, 3] if buffer.batch.active is None else buffer.words[buffer.batch.active, 3]
+    form = format_of(int(words[0])) if (words == words[0]).all() else None
+    if form is None:
+        raise UnsupportedInstruction(buffer.inst, "a V# has no valid element format, or waves differ in it")
+    return form
+
+
+def _bind_format_load(count: int, halves: tuple[int, ...] | None) -> Binder:
+    """buffer_load_format: `count` components as dwords; or 16 bits each, into consecutive halves from `halves` on."""
+
+    def bind(batch: Batch, inst: Instruction) -> Op:
+        if inst.mods.get("lds", 0):
+            raise UnsupportedInstruction(inst, "typed loads to LDS are not emulated")
+        buffer, target = _Buffer(batch, inst), inst.dst[0]
+        if halves is None:
+            lands = [landing(batch, target, Data(4 * count))]
+        else:
+            lands = [
+                landing(batch, Operand(target.kind, target.index + half // 2), Data(2, half=half % 2))
+                for half in halves
+            ]
+
+        def issue() -> Land:
+            form = _format(buffer)
+            raw = np.ascontiguousarray(_load_buffer(buffer, Data(form.size)))
+            raw = raw.view(np.uint8).reshape(*buffer.shape, form.size)
+            parts = unpack_element(raw, form, count)
+            if halves is None:
+                issued = [lands[0](as_elements(np.stack(parts, axis=-1), 4 * count))]
+            else:
+                issued = [land(_narrow(part, form)) for land, part in zip(lands, parts, strict=True)]
+
+            def land_all(waves: np.ndarray | None) -> None:
+                for land in issued:
+                    land(waves)
+
+            return land_all
+
+        def op() -> None:
+            batch.at = inst
+            batch.vmcnt.push(batch.active, took_effect if batch.is_idle() else issue())
+
+        return op
+
+    return bind
+
+
+def _narrow(part: np.ndarray, form: Format) -> np.ndarray:
+    """A component as 16 bits: a float16, or the low half of an integer."""
+    if form.gives_floats:
+        return part.view(np.float32).astype(np.float16).view(np.uint16)
+    return part.astype(np.uint16)
+
+
+def _widen(part: np.ndarray, form: Format) -> np.ndarray:
+    """The inverse of `_narrow`: a float32's or an integer's bits."""
+    if form.gives_floats:
+        return part.view(np.float16).astype(np.float32).view(np.uint32)
+    return part.view(np.int16 if form.number == SINT else np.uint16).astype(np.int32).view(np.uint32)
+
+
+def _bind_format_store(count: int, halves: tuple[int, ...] | None) -> Binder:
+    def bind(batch: Batch, inst: Instruction) -> Op:
+        buffer, source = _Buffer(batch, inst), inst.src[0]
+        fetches = [
+            fetcher(batch, Operand(source.kind, source.index + i), Data(4))
+            if halves is None
+            else fetcher(
+                batch, Operand(source.kind, source.index + halves[i] // 2), Data(2, half=halves[i] % 2)
+            )
+            for i in range(count)
+        ]
+
+        def perform() -> None:
+            form = _format(buffer)
+            parts = [np.ascontiguousarray(fetch()) for fetch in fetches]
+            raw = pack_element(parts if halves is None else [_widen(part, form) for part in parts], form)
+            reach = buffer.reach(form.size)
+            dtype = np.uint32 if form.size == 12 else ELEMENT[form.size]
+            elements = np.ascontiguousarray(raw).view(dtype)
+            elements = elements if form.size == 12 else elements[..., 0]
+            if reach.cut:
+                _store_dwords(buffer, reach, as_dwords(elements, form.size))
+                return
+            reach = buffer.announced(reach, "store", form.size)
+            if reach.inside is None or reach.inside.any():
+                batch.memory.scatter(reach.addresses(), elements, form.size, reach.inside)
+
+        def op() -> None:
+            batch.at = inst
+            if not batch.is_idle():
+                perform()
+            batch.vmcnt.push(batch.active, took_effect)
+
+        return op
+
+    return bind
+
+
 def _store_dwords(buffer: _Buffer, reach: _Reach, dwords: np.ndarray) -> None:
     """A store of which some lanes are cut by num_records: each dword is checked on its own."""
     batch = buffer.batch
@@ -340,12 +537,24 @@ def _bind_store(data: Data) -> Binder:
         addresses, fetch = _global_addresses(batch, inst, inst.src[1]), fetcher(batch, inst.src[1], data)
         is_flat = inst.encoding == "FLAT"
 
+        def perform() -> None:
+            where, mask = addresses()
+            parts = _apertures(where, mask) if is_flat else None
+            if parts is not None:
+                in_lds, in_scratch, mask = parts
+                values = fetch()
+                places = _local_places(batch, inst, where, (in_lds, in_scratch), data.size, "store")
+                for memory, at, inside in places:
+                    store_elements(memory, at[inside], values[inside], data.size)
+                if not mask.any():
+                    return
+            mask = batch.watched(inst, "global", "store", where, data.size, mask)
+            batch.memory.scatter(where, fetch(), data.size, mask)
+
         def op() -> None:
             batch.at = inst
             if not batch.is_idle():
-                where, mask = addresses()
-                mask = batch.watched(inst, "global", "store", where, data.size, mask)
-                batch.memory.scatter(where, fetch(), data.size, mask)
+                perform()
             batch.vmcnt.push(batch.active, took_effect)
             if is_flat:
                 batch.smem.push(batch.active, took_effect)
@@ -378,18 +587,28 @@ def _bind_atomic(atomic: Atomic) -> Binder:
             else:
                 assert addresses is not None
                 where, mask = addresses()
+            local: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
+            parts = _apertures(where, mask) if is_flat else None
+            if parts is not None:
+                in_lds, in_scratch, mask = parts
+                local = _local_places(batch, inst, where, (in_lds, in_scratch), size, "atomic")
             mask = batch.watched(inst, "global", "atomic", where, size, mask)
             mask = whole if mask is None else mask
             values = fetch().view(atomic.dtype)
             compare = None if fetch_compare is None else fetch_compare().view(atomic.dtype)
             old = np.zeros(whole.shape, atomic.dtype)
-            for region, offsets, part in batch.memory.split(where, size, mask):
+
+            def apply(memory: np.ndarray, offsets: np.ndarray, part: np.ndarray) -> None:
                 if (offsets % size).any():
                     raise AccessError("a misaligned atomic", (0, 0), int(where[part][0]), size)
-                cells = elements(region.data, size).view(atomic.dtype)
-                old[part] = apply_atomic(
-                    atomic, cells, offsets // size, values[part], None if compare is None else compare[part]
-                )
+                cells = elements(memory, size).view(atomic.dtype)
+                given = None if compare is None else compare[part]
+                old[part] = apply_atomic(atomic, cells, offsets // size, values[part], given)
+
+            for memory, at, lanes in local:
+                apply(memory, at[lanes], lanes)
+            for region, offsets, part in batch.memory.split(where, size, mask):
+                apply(region.data, offsets, part)
             batch.mirror(old)
             return took_effect if land is None else land(old.view(f"u{size}"))
 
@@ -429,9 +648,9 @@ def _scratch_places(
     return places
 
 
-def _bind_scratch_load(data: Data) -> Binder:
+def _bind_scratch_load(data: Data, to_lds: bool = False) -> Binder:
     def bind(batch: Batch, inst: Instruction) -> Op:
-        places, land = _scratch_places(batch, inst, data.size, "load"), landing(batch, inst.dst[0], data)
+        places = _scratch_places(batch, inst, data.size, "load")
 
         def loaded() -> np.ndarray:
             at, inside = places()
@@ -439,6 +658,10 @@ def _bind_scratch_load(data: Data) -> Binder:
                 return _zeros(at.shape, data.size)
             values = load_elements(batch.scratch, at, data.size)
             return values if inside is None else _clear(values, inside)
+
+        if to_lds:
+            return _to_lds(batch, inst, data, loaded)
+        land = landing(batch, inst.dst[0], data)
 
         def op() -> None:
             batch.at = inst
@@ -476,11 +699,19 @@ BINDERS: dict[str, Binder] = {
     "buffer_wbl2": _bind_nothing,
     "buffer_inv": _bind_nothing,
 }
+for _count, _suffix in enumerate(("x", "xy", "xyz", "xyzw"), 1):
+    BINDERS[f"buffer_load_format_{_suffix}"] = _bind_format_load(_count, None)
+    BINDERS[f"buffer_store_format_{_suffix}"] = _bind_format_store(_count, None)
+    BINDERS[f"buffer_load_format_d16_{_suffix}"] = _bind_format_load(_count, tuple(range(_count)))
+    BINDERS[f"buffer_store_format_d16_{_suffix}"] = _bind_format_store(_count, tuple(range(_count)))
+BINDERS["buffer_load_format_d16_hi_x"] = _bind_format_load(1, (1,))
+BINDERS["buffer_store_format_d16_hi_x"] = _bind_format_store(1, (1,))
 for _name, _data in LOADS.items():
     BINDERS[f"buffer_load_{_name}"] = _bind_buffer_load(_data)
     BINDERS[f"global_load_{_name}"] = BINDERS[f"flat_load_{_name}"] = _bind_load(_data)
     BINDERS[f"scratch_load_{_name}"] = _bind_scratch_load(_data)
     BINDERS[f"global_load_lds_{_name}"] = _bind_load(_data, to_lds=True)
+    BINDERS[f"scratch_load_lds_{_name}"] = _bind_scratch_load(_data, to_lds=True)
 for _name, _data in STORES.items():
     BINDERS[f"buffer_store_{_name}"] = _bind_buffer_store(_data)
     BINDERS[f"global_store_{_name}"] = BINDERS[f"flat_store_{_name}"] = _bind_store(_data)
