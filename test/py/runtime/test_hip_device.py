@@ -81,8 +81,10 @@ def test_copies_are_in_order_with_launches(device: HipDevice) -> None:
 
 def test_the_threads_current_gpu_is_left_as_it_was(standin: HipStandin, raw: ctypes.CDLL) -> None:
     device, current = HipDevice(0, stream=lambda: 0), ctypes.c_int()
+    given = operands(device)
+    gemm.prepare(given.problem(), device)
     raw.hipSetDevice(1)
-    gemm.launch(operands(device), device)  # the stand-in refuses a function of another GPU
+    gemm.launch(given, device)  # refused if the function is another GPU's than the current one
     device.synchronize()
     raw.hipGetDevice(ctypes.byref(current))
     assert current.value == 1
@@ -166,6 +168,8 @@ def test_what_cannot_be_captured_is_refused_and_the_capture_goes_on(
 def test_memory_is_aligned_and_zero(device: HipDevice, nbytes: int) -> None:
     address = device.allocate(nbytes)
     assert address
+    # Zero already, for whatever stream uses it first.
+    assert ctypes.string_at(address, nbytes) == bytes(nbytes)
     assert address % 256 == 0
     assert device.copy_from(address, nbytes) == bytes(nbytes)
     data = bytes(i % 256 for i in range(nbytes))
