@@ -170,7 +170,7 @@ def bind_with_mask_result(
 
         def op() -> None:
             value, lanes = function(*read())
-            if clamps:
+            if clamps and limit is not None:
                 value = np.where(lanes, limit(value), value)
             put(value)
             put_lanes(lanes)

@@ -12,6 +12,7 @@ from flycc.emulator.semantics.vector import Form
 
 _U, _W = np.uint32, np.uint64
 _31, _63 = _U(31), _W(63)
+_NOTHING = np.array(0, np.uint32)
 
 
 def shift_left(amount: np.ndarray, value: np.ndarray) -> np.ndarray:
@@ -171,7 +172,7 @@ def quad_sad(
     """v_qsad, v_mqsad: `sad` of four windows of 8 bytes (uint64), each one byte on, into 16 bits each."""
 
     def evaluate(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
-        total = _W(0)
+        total = np.array(0, _W)
         for i in range(4):
             window, addend = (a >> _W(8 * i)).astype(_U), (c >> _W(16 * i) & _W(0xFFFF)).astype(_U)
             total = total | (sad(window, b, addend) & _U(0xFFFF)).astype(_W) << _W(16 * i)
@@ -249,7 +250,7 @@ FORMS: dict[str, Form] = {
     "v_bcnt_u32_b32": Form(count_bits, U32, _2U),
     "v_sad_u8": Form(sum_abs_diff8, U32, _3U),
     "v_sad_u32": Form(lambda a, b, c: np.maximum(a, b) - np.minimum(a, b) + c, U32, _3U),
-    "v_sad_hi_u8": Form(lambda a, b, c: (sum_abs_diff8(a, b, _U(0)) << _U(16)) + c, U32, _3U),
+    "v_sad_hi_u8": Form(lambda a, b, c: (sum_abs_diff8(a, b, _NOTHING) << _U(16)) + c, U32, _3U),
     "v_sad_u16": Form(sad16, U32, _3U),
     "v_msad_u8": Form(masked_sad, U32, _3U),
     "v_qsad_pk_u16_u8": Form(quad_sad(sum_abs_diff8), U64, (U64, U32, U64)),
@@ -306,10 +307,10 @@ _EXACT: dict[str, Callable[..., np.ndarray]] = {
     "v_mad_u32_u24": lambda a, b, c: (a & 0xFFFFFF) * (b & 0xFFFFFF) + c,
     "v_mad_i32_i24": lambda a, b, c: (a << 40 >> 40) * (b << 40 >> 40) + c,
     "v_mul_lo_u16": operator.mul,
-    "v_sad_u8": lambda a, b, c: sum_abs_diff8(a.astype(_U), b.astype(_U), _U(0)).astype(np.int64) + c,
-    "v_sad_u16": lambda a, b, c: sad16(a.astype(_U), b.astype(_U), _U(0)).astype(np.int64) + c,
+    "v_sad_u8": lambda a, b, c: sum_abs_diff8(a.astype(_U), b.astype(_U), _NOTHING).astype(np.int64) + c,
+    "v_sad_u16": lambda a, b, c: sad16(a.astype(_U), b.astype(_U), _NOTHING).astype(np.int64) + c,
     "v_sad_u32": lambda a, b, c: abs(a - b) + c,
-    "v_msad_u8": lambda a, b, c: masked_sad(a.astype(_U), b.astype(_U), _U(0)).astype(np.int64) + c,
+    "v_msad_u8": lambda a, b, c: masked_sad(a.astype(_U), b.astype(_U), _NOTHING).astype(np.int64) + c,
 }
 for _name, _function in _EXACT.items():
     FORMS[_name] = FORMS[_name]._replace(exact=_function)

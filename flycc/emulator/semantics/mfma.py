@@ -74,7 +74,7 @@ def _bind_mfma(batch: Batch, inst: Instruction) -> Op:
             finish(np.matmul(left().swapaxes(-1, -2), right()))
 
         return op
-    summed = {"sequential": _sequential, "exact": _exact}[order_name]
+    summed: Callable[..., np.ndarray] = {"sequential": _sequential, "exact": _exact}[order_name]
     by_depth = np.argsort(a.depth)
     c, put = _bind_accumulator(batch, inst.dst[0], addend, size, blocks)
 

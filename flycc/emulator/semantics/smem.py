@@ -146,10 +146,10 @@ def _bind_atomic(atomic: Atomic) -> Binder:
 
         def update() -> Land:
             where, on = (x[:, :1] for x in addresses(count))
-            on = batch.watched(inst, "scalar", "atomic", where, size, on)
+            allowed = batch.watched(inst, "scalar", "atomic", where, size, on)
             operands = np.ascontiguousarray(words).view(atomic.dtype)
             old = np.zeros((batch.waves, 1), atomic.dtype)
-            for region, offsets, part in batch.memory.split(where, size, on):
+            for region, offsets, part in batch.memory.split(where, size, allowed):
                 if (offsets % size).any():
                     raise AccessError("a misaligned atomic", (0,), int(where[part][0]), size)
                 waves = part[:, 0]

@@ -500,15 +500,14 @@ def _bind_format_store(count: int, halves: tuple[int, ...] | None) -> Binder:
             parts = [np.ascontiguousarray(fetch()) for fetch in fetches]
             raw = pack_element(parts if halves is None else [_widen(part, form) for part in parts], form)
             reach = buffer.reach(form.size)
-            dtype = np.uint32 if form.size == 12 else ELEMENT[form.size]
-            elements = np.ascontiguousarray(raw).view(dtype)
-            elements = elements if form.size == 12 else elements[..., 0]
+            values = np.ascontiguousarray(raw).view(U32 if form.size == 12 else ELEMENT[form.size])
+            values = values if form.size == 12 else values[..., 0]
             if reach.cut:
-                _store_dwords(buffer, reach, as_dwords(elements, form.size))
+                _store_dwords(buffer, reach, as_dwords(values, form.size))
                 return
             reach = buffer.announced(reach, "store", form.size)
             if reach.inside is None or reach.inside.any():
-                batch.memory.scatter(reach.addresses(), elements, form.size, reach.inside)
+                batch.memory.scatter(reach.addresses(), values, form.size, reach.inside)
 
         def op() -> None:
             batch.at = inst
