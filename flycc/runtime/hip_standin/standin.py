@@ -569,7 +569,7 @@ class HipStandin:
         for start, end, name in merged:
             region = self.memory.region_at(start)
             if region is None or region.end < end:
-                array = np.frombuffer((ctypes.c_char * (end - start)).from_address(start), np.uint8)
+                array = np.ctypeslib.as_array((ctypes.c_uint8 * (end - start)).from_address(start))
                 self._mapped.append(self.memory.register(array, name=name, address=start))
 
 
