@@ -7,17 +7,15 @@ between machines.
 
 from __future__ import annotations
 
-import argparse
 import ctypes
-import json
 import statistics
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from flycc.cli.output import table
 from flycc.runtime import gemm, hip_standin
 from flycc.runtime.hip import HipDevice
 from flycc.runtime.operands import GemmOperands
@@ -65,17 +63,10 @@ def measure() -> dict[str, dict[str, float]]:
     return {"microseconds": times, "ratio": ratios}
 
 
-def main() -> None:
-    """Print the figures."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--json", metavar="FILE", type=Path, help="also write the figures to FILE")
-    args = parser.parse_args()
-    figures = measure()
-    for name, value in figures["microseconds"].items():
-        print(f"{name:<10} {value:8.1f} us   {figures['ratio'][name]:6.2f} x torch.add")
-    if args.json:
-        args.json.write_text(json.dumps(figures, indent=1) + "\n")
-
-
-if __name__ == "__main__":
-    main()
+def show(figures: dict[str, dict[str, float]]) -> None:
+    """The table a person reads."""
+    rows = [
+        (name, f"{value:.1f}", f"{figures['ratio'][name]:.2f}")
+        for name, value in figures["microseconds"].items()
+    ]
+    table("What a launch costs the host", ("call", "us", "x torch.add"), rows)

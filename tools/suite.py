@@ -15,8 +15,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 TREE = ROOT / "build" / "tree"
 
-#: The rooms at the top of the repository and where they are imported from.
-MAPPED = {"dialects": "dialects", "kernels": "kernels", "passes": "passes", "tools": "tools"}
+#: The rooms at the top of the repository, which are imported below flycc.
+MAPPED = ("benchmarks", "dialects", "kernels", "passes", "tools")
 
 
 def link_tree() -> None:
@@ -27,7 +27,7 @@ def link_tree() -> None:
     package = TREE / "flycc"
     package.mkdir(parents=True, exist_ok=True)
     wanted = {entry.name: entry for entry in (ROOT / "flycc").iterdir() if entry.name != "__pycache__"}
-    wanted |= {name: ROOT / folder for name, folder in MAPPED.items()}
+    wanted |= {name: ROOT / name for name in MAPPED}
     for link in package.iterdir():
         if link.name not in wanted:
             link.unlink()

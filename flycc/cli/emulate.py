@@ -5,10 +5,12 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from rich.markup import escape
 
 from flycc import emulator
 from flycc.cli.code_object import pick_kernel, read_module
@@ -89,7 +91,7 @@ def run(args: argparse.Namespace) -> int:
             wave_order=int(args.wave_order) if args.wave_order.isdecimal() else args.wave_order,
             max_instructions=args.max_instructions,
             observers=observers,
-            **({"sanitize": sanitizers(args.sanitize)} if args.sanitize else {}),
+            sanitize=args.sanitize.split(",") if args.sanitize else (),
         )
     except (emulator.EmulatorError, ValueError) as error:
         raise FlyccError(Reason("emulate.launch", str(error))) from error
@@ -100,12 +102,13 @@ def run(args: argparse.Namespace) -> int:
             recorder.trace().save(args.trace)
     except OSError as error:
         raise FlyccError(Reason("emulate.save", f"{error.filename}: {error.strerror}")) from error
-    result = to_json(kernel.name, stats)
     if args.json != "-":
-        show(result)
+        show(kernel.name, stats)
+        if args.sanitize:
+            show_findings(stats)
     if args.json:
-        write_json(args.json, result)
-    return 1 if result["findings"] else 0
+        write_json(args.json, to_json(kernel.name, stats))
+    return 1 if stats.findings else 0
 
 
 def extent(option: str, text: str, rest: int = 1) -> tuple[int, int, int]:
@@ -135,9 +138,8 @@ def argument(text: str) -> np.ndarray | np.generic:
         if text.startswith("bytes:"):
             return np.void(bytes.fromhex(text.removeprefix("bytes:")))
         if match := _NUMBER.fullmatch(text):
-            dtype = _DTYPES[match[1]]
-            value = np.array(float(match[2]) if dtype.kind == "f" else int(match[2], 0), dtype)
-            return value[()]
+            by = _DTYPES[match[1]].type
+            return by(float(match[2]) if match[1][0] == "f" else int(match[2], 0))
     except (ValueError, OverflowError, MemoryError) as error:
         raise FlyccError(
             Reason("emulate.arg", f"--arg {text}: {error}; accepted are {ACCEPTED}; {TYPES}")
@@ -165,11 +167,6 @@ def output(text: str, values: Sequence[np.ndarray | np.generic]) -> tuple[np.nda
     return buffer, Path(path)
 
 
-def sanitizers(text: str | None) -> str | list[str] | None:
-    """The value of `sanitize` that --sanitize names."""
-    return text if text in (None, "all") else text.split(",")
-
-
 def recorder_for(args: argparse.Namespace) -> Any:
     """The trace recorder, if one is asked for."""
     from flycc.emulator.trace_recorder import Recorder
@@ -185,14 +182,29 @@ def to_json(name: str, stats: emulator.LaunchStats) -> dict[str, Any]:
         "workgroups": stats.workgroups,
         "wave_instructions": stats.wave_instructions,
         "seconds": stats.seconds,
-        "findings": [finding.to_json() for finding in getattr(stats, "findings", ())],
+        "findings": [asdict(finding) for finding in stats.findings],
+        "findings_dropped": stats.findings_dropped,
     }
 
 
-def show(result: dict[str, Any]) -> None:
+def show(name: str, stats: emulator.LaunchStats) -> None:
     """The report a person reads."""
-    rate = result["wave_instructions"] / max(result["seconds"], 1e-9)
-    console.print(f"kernel        {result['kernel']}", soft_wrap=True)
-    console.print(f"workgroups    {result['workgroups']}")
-    console.print(f"instructions  {result['wave_instructions']:,}, summed over waves")
-    console.print(f"emulated in   {result['seconds']:.3f} s, {rate:,.0f} wave-instructions/s (not GPU time)")
+    rate = stats.wave_instructions / max(stats.seconds, 1e-9)
+    console.print(f"kernel        {name}", soft_wrap=True)
+    console.print(f"workgroups    {stats.workgroups}")
+    console.print(f"instructions  {stats.wave_instructions:,}, summed over waves")
+    console.print(f"emulated in   {stats.seconds:.3f} s, {rate:,.0f} wave-instructions/s (not GPU time)")
+
+
+def show_findings(stats: emulator.LaunchStats) -> None:
+    """What sanitizers found, one paragraph each."""
+    console.print(f"findings      {len(stats.findings)}")
+    for finding in stats.findings:
+        lane = "" if finding.lane is None else f", lane {finding.lane}"
+        where = "" if finding.memory_address is None else f", address {finding.memory_address:#x}"
+        console.print(f"\n[bold]{finding.sanitizer}[/bold], {finding.count} times: {escape(finding.what)}")
+        console.print(f"  {escape(str(finding.site))}{lane}{where}")
+        if finding.earlier:
+            console.print(f"  conflicts with {escape(str(finding.earlier))}")
+    if stats.findings_dropped:
+        console.print(f"\nand {stats.findings_dropped} more")

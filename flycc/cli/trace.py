@@ -75,7 +75,7 @@ def accesses_by_instruction(trace: Trace) -> list[dict[str, Any]]:
     def total(values: np.ndarray) -> np.ndarray:
         return np.bincount(inverse, values, len(groups)).astype(np.int64)
 
-    entries = []
+    entries: list[dict[str, Any]] = []
     columns = {
         "accesses": total(np.ones(len(accesses))),
         "clocks": total(accesses["clocks"]),
@@ -90,8 +90,9 @@ def accesses_by_instruction(trace: Trace) -> list[dict[str, Any]]:
             "text": str(row["text"]),
             "space": SPACES[group % len(SPACES)],
         }
-        entry |= {name: int(values[number]) for name, values in columns.items()}
-        entry["used"] = entry["bytes"] / (entry["lines"] * LINE_BYTES) if entry["lines"] else None
+        counts = {name: int(values[number]) for name, values in columns.items()}
+        used = counts["bytes"] / (counts["lines"] * LINE_BYTES) if counts["lines"] else None
+        entry |= {**counts, "used": used}
         entries.append(entry)
     return sorted(entries, key=lambda entry: (-entry["conflicts"], -entry["clocks"], -entry["lines"]))
 

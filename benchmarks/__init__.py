@@ -1,0 +1,1 @@
+"""Benchmarks: each module has `measure() -> figures` (JSON values) and `show(figures)`; `flycc bench NAME` runs one."""

@@ -1,0 +1,79 @@
+"""The benchmarks' Triton kernels: an RMSNorm and a flash attention, compiled for gfx950 without a GPU."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+import triton
+import triton.language as tl
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """`elf` with the kernel `name`; a launch takes `threads` work-items and `lds` bytes of dynamic LDS.
+
+    Two 8-byte arguments that the kernel does not use follow its own.
+    """
+
+    elf: bytes
+    name: str
+    threads: int
+    lds: int
+
+
+def compile_kernel(
+    function: Any, signature: dict[str, str], constants: dict[str, int], warps: int = 4
+) -> Compiled:
+    """Compile a @triton.jit function: types of its run-time arguments, values of the others."""
+    types = {name: signature.get(name, "constexpr") for name in function.arg_names}
+    source = ASTSource(function, types, dict(constants))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        made = triton.compile(source, target=GPUTarget("hip", "gfx950", 64), options={"num_warps": warps})
+    return Compiled(made.asm["hsaco"], made.metadata.name, made.metadata.num_warps * 64, made.metadata.shared)
+
+
+@triton.jit
+def rms_norm(  # type: ignore[no-untyped-def]  # Triton gives the arguments their types
+    x, weight, out, epsilon, COLUMNS: tl.constexpr, BLOCK: tl.constexpr
+):
+    """A row of `out` a program: x / rms(x) * weight."""
+    at = tl.arange(0, BLOCK)
+    inside = at < COLUMNS
+    row = tl.program_id(0) * COLUMNS
+    value = tl.load(x + row + at, mask=inside, other=0.0).to(tl.float32)
+    scale = tl.rsqrt(tl.sum(value * value) / COLUMNS + epsilon)
+    scaled = value * scale * tl.load(weight + at, mask=inside, other=0.0).to(tl.float32)
+    tl.store(out + row + at, scaled.to(out.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def attention(  # type: ignore[no-untyped-def]
+    q, k, v, out, length, scale, D: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr
+):
+    """`ROWS` rows of one head a program: softmax(scale q k^T) v with a running maximum; tensors [heads, length, D]."""
+    head = tl.program_id(1) * length * D
+    rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    columns, features = tl.arange(0, COLUMNS), tl.arange(0, D)
+    own = head + rows[:, None] * D + features[None, :]
+    query = tl.load(q + own)
+    maximum = tl.full((ROWS,), float("-inf"), tl.float32)
+    total = tl.zeros((ROWS,), tl.float32)
+    mixed = tl.zeros((ROWS, D), tl.float32)
+    for first in range(0, length, COLUMNS):
+        at = first + columns
+        score = tl.dot(query, tl.load(k + head + at[None, :] * D + features[:, None])) * (
+            scale * 1.4426950408889634
+        )
+        higher = tl.maximum(maximum, tl.max(score, axis=1))
+        kept = tl.exp2(maximum - higher)
+        weight = tl.exp2(score - higher[:, None])
+        value = tl.load(v + head + at[:, None] * D + features[None, :])
+        mixed = mixed * kept[:, None] + tl.dot(weight.to(value.dtype), value)
+        total = total * kept + tl.sum(weight, axis=1)
+        maximum = higher
+    tl.store(out + own, (mixed / total[:, None]).to(out.dtype.element_ty))

@@ -1,0 +1,49 @@
+"""`flycc bench NAME`: run one of the benchmarks of benchmarks/, print its figures, and keep them as JSON."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import platform
+from importlib.metadata import version
+from typing import Any
+
+from flycc.cli.output import write_json
+
+#: name -> the module of flycc.benchmarks that measures it, and what `flycc bench --help` says of it.
+BENCHMARKS = {
+    "emulator": ("emulator", "instructions a second of the emulated gfx950"),
+    "compile": ("compile_time", "compilation of a small Llama, against aot_eager"),
+    "launch": ("launch_overhead", "what a launch costs the host"),
+}
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Options of the subcommand."""
+    names = "; ".join(f"{name}: {summary}" for name, (_, summary) in BENCHMARKS.items())
+    parser.add_argument("name", metavar="NAME", choices=BENCHMARKS, help=names)
+    parser.add_argument(
+        "--json", metavar="FILE", help="also write the figures as JSON ('-': standard output alone)"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Measure, then report."""
+    module = importlib.import_module(f"flycc.benchmarks.{BENCHMARKS[args.name][0]}")
+    figures = module.measure()
+    if args.json != "-":
+        module.show(figures)
+    if args.json:
+        write_json(args.json, {"benchmark": args.name, "machine": machine(), **figures})
+    return 0
+
+
+def machine() -> dict[str, Any]:
+    """What the figures depend on besides the code."""
+    return {
+        "processor": f"{platform.system()} {platform.machine()}",
+        "cpus": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "python": platform.python_version(),
+        "numpy": version("numpy"),
+    }
