@@ -1,6 +1,6 @@
 """How fast the emulated gfx950 is: wave-instructions a second, and seconds, on four kernels.
 
-A figure is the median of several launches after a first one, which decodes and binds the code. "sanitized" has
+A figure is the best of several launches after a first one, which decodes and binds the code. "sanitized" has
 every sanitizer on, "traced" records every instruction and access. As the seconds depend on the machine, every
 kernel is also put in proportion to NumPy's float32 product of two 512 x 512 matrices in the same run.
 
@@ -11,7 +11,6 @@ JIT-compiles each instruction, on a GEMM like ours. It is not measured here.
 from __future__ import annotations
 
 import importlib.util
-import statistics
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -50,7 +49,7 @@ class Case:
 def measure() -> dict[str, Any]:
     """Figures of all cases and ways to run them."""
     a, b = random_matrices()
-    matmul = median(lambda: a @ b)
+    matmul = best(lambda: a @ b)
     figures = []
     for case in cases():
         for mode, options in MODES.items():
@@ -72,9 +71,9 @@ MODES: dict[str, Callable[[], dict[str, Any]]] = {
 
 
 def rate(launch: Launch, options: Callable[[], dict[str, Any]], matmul: float) -> dict[str, Any]:
-    """Median seconds of a launch, and what follows from it."""
+    """Least seconds of a launch, and what follows from it."""
     stats = launch(**options())
-    seconds = median(lambda: launch(**options()))
+    seconds = best(lambda: launch(**options()))
     return {
         "wave_instructions": stats.wave_instructions,
         "seconds": seconds,
@@ -83,14 +82,14 @@ def rate(launch: Launch, options: Callable[[], dict[str, Any]], matmul: float) -
     }
 
 
-def median(call: Callable[[], object]) -> float:
-    """Median seconds of a call, over LAUNCHES or more calls that take SECONDS or more in all."""
+def best(call: Callable[[], object]) -> float:
+    """Least seconds of a call, of LAUNCHES or more calls that take SECONDS or more in all."""
     samples: list[float] = []
     while len(samples) < LAUNCHES or sum(samples) < SECONDS:
         started = time.perf_counter()
         call()
         samples.append(time.perf_counter() - started)
-    return statistics.median(samples)
+    return min(samples)
 
 
 def random_matrices() -> tuple[np.ndarray, np.ndarray]:

@@ -98,6 +98,7 @@ def test_traces(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> 
         (["--arg", "nonesense"], "--arg nonesense is none of FILE.npy"),
         (["--out", "2=x.npy"], "--out 2=x.npy: argument 2 is no buffer"),
         (["--out", "16=x.npy"], "--out 16=x.npy: INDEX=FILE.npy is accepted, with INDEX below 16"),
+        (["--sanitize", "rase"], "sanitize: got ['rase']"),
         (["--wave-order", "sideways"], "wave_order: got 'sideways'"),
         (["--max-instructions", "100"], "executed more than 100 instructions"),
         (["--out", "3=/nonesuch/x.npy"], "/nonesuch/x.npy"),
@@ -139,3 +140,26 @@ assert not heavy, heavy
     trace = str(tmp_path / "t.npz")
     options = command(folder, "--trace", trace)
     subprocess.run([sys.executable, "-c", code, trace, *options], check=True, stdout=subprocess.DEVNULL)
+
+
+def test_findings_are_shown_and_fail(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    """Our kernel is clean; with its barriers made s_nop, waves race for LDS."""
+    assert main(command(folder, "--sanitize", "all")) == 0
+    assert "findings      0" in capsys.readouterr().out
+    data = (folder / "gemm.hsaco").read_bytes()
+    barrier, nop = ((word << 16).to_bytes(4, "little") for word in (0xBF8A, 0xBF80))
+    assert barrier in data
+    broken = tmp_path / "racy.hsaco"
+    broken.write_bytes(data.replace(barrier, nop))
+    report = tmp_path / "report.json"
+    options = command(folder, "--sanitize", "race,bounds", "--json", str(report))
+    options[1] = str(broken)
+    assert main(options) == 1
+    shown = capsys.readouterr().out
+    assert max(map(len, shown.splitlines())) <= 80
+    found = json.loads(report.read_text())["findings"]
+    assert found
+    assert {finding["sanitizer"] for finding in found} == {"race"}
+    assert {finding["earlier"]["text"].split()[0][:3] for finding in found} <= {"ds_", "buf"}
+    assert f"conflicts with {found[0]['earlier']['text']}" in " ".join(shown.split())
+    assert "\nrace, " in shown
