@@ -2,7 +2,7 @@
 
 As long as all waves agree on the next address they run as one. When a branch splits them, the
 scheduler runs one group of equal addresses at a time, the lowest address first, so that groups meet
-again where the compiler made control flow join.
+again where the compiler made control flow join. Waves that this starves get turns of their own.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from itertools import count
 
 import numpy as np
 
@@ -33,6 +34,9 @@ from flycc.emulator.state import EXEC, VCC, Batch
 
 #: Addresses that mean that the waves have ended, or wait at a barrier.
 END, BARRIER = -1, -2
+
+#: Blocks that run before waves that had no turn get theirs: they may be what the others spin for.
+PATIENCE = 1000
 
 #: Memory operations that may be outstanding before the oldest complete, as counters and queues are finite.
 MOST_OUTSTANDING = 512
@@ -111,19 +115,27 @@ class Executor:
         """Waves at different addresses, until all of them meet again (that address) or have ended (None)."""
         batch = self.batch
         waiting, done = np.zeros(batch.waves, bool), np.zeros(batch.waves, bool)
-        while True:
+        last_ran = np.zeros(batch.waves, np.int64)
+        fair = False
+        for turn in count():
             ready = ~(waiting | done)
             if not ready.any():
                 batch.activate(None)
                 return None
-            if priorities is not None:
-                ready = self._foremost(ready, priorities())
-            pc = int(pcs[ready].min())
+            if turn % PATIENCE == 0:
+                fair = bool((last_ran[ready] <= turn - PATIENCE).any())
+            if fair:
+                pc = int(pcs[np.where(ready, last_ran, turn).argmin()])
+            else:
+                if priorities is not None:
+                    ready = self._foremost(ready, priorities())
+                pc = int(pcs[ready].min())
             active = ready & (pcs == pc)
             everyone = bool(active.all())
             if everyone and priorities is None:
                 batch.activate(None)
                 return pc
+            last_ran[active] = turn
             batch.activate(None if everyone else active)
             block = self._blocks.get(pc) or self._bind(pc)
             for op in block.ops:
@@ -174,8 +186,8 @@ class Executor:
             ops = [_announced(batch, watch, inst, op) for inst, op in zip(block.body, ops, strict=True)]
             if block.end is not None:
                 ops.append(partial(watch.instruction, batch, block.end))
-        count = len(block.body) + (block.end is not None)
-        bound = self._blocks[pc] = BoundBlock(ops, count, step, block.next)
+        length = len(block.body) + (block.end is not None)
+        bound = self._blocks[pc] = BoundBlock(ops, length, step, block.next)
         return bound
 
     def _bind_body(self, body: tuple[Instruction, ...]) -> list[Op]:
@@ -185,8 +197,8 @@ class Executor:
         ops = []
         for inst in body:
             ops.append(bind(batch, inst))
-            for first, count in landing.written_by(inst):
-                batch.fragments.written(first, count)
+            for rows in landing.written_by(inst):
+                batch.fragments.written(*rows)
         return ops
 
     def _bind_end(self, block: Block) -> Callable[[], int | np.ndarray]:

@@ -63,7 +63,7 @@ def launch(
     declares, `max_instructions` what a batch of waves may execute in all. Workgroups run in batches of
     unspecified order. `observers` are told what happens. `sanitize` is "all" or names out of
     `flycc.emulator.sanitize.SANITIZERS`: what those find is in the result, or with `raise_on_finding`
-    in a SanitizerError.
+    in a SanitizerError. An error that ends the launch carries what was found before as notes.
 
     Raises MemoryFault, UnsupportedInstruction, RunawayKernel and other EmulatorErrors;
     ValueError for arguments that no launch accepts.
@@ -102,6 +102,8 @@ def launch(
                 except EmulatorError as error:
                     wave_instructions += executor.wave_instructions
                     if not any(observer.stopped(batch, error) for observer in observers):
+                        for finding in findings.all():
+                            error.add_note(str(finding))
                         raise
                     break
                 for observer in observers:

@@ -93,15 +93,17 @@ class Races(Observer):
 
     def access(self, batch: Batch, access: Access) -> None:
         for key, shadow, touch in self._touches(batch, access):
-            if touch.atomic and access.inst.dst:
-                self._acquire(key, touch)
+            if touch.atomic:
+                self._synchronise(key, touch)
             self._check(batch, shadow, touch)
             if access.kind == "load":
                 self._record_read(shadow, touch)
             else:
                 self._record_write(batch, shadow, touch)
             if touch.atomic and access.kind != "load":
-                self._release(key, touch)
+                waves = np.unique(touch.waves)
+                slots = waves % self._per_group
+                self._known[waves // self._per_group, slots, slots] += 1
 
     def landed(self, batch: Batch, waves: np.ndarray, access: Access) -> None:
         if access.space != "lds" or access.kind not in ("store", "load-to-lds"):
@@ -225,29 +227,25 @@ class Races(Observer):
         shadow[f"{role}_inst"][cells] = self._number(touch.access.inst)
         shadow[f"{role}_atomic"][cells] = touch.atomic
 
-    def _acquire(self, key: tuple[str, int], touch: _Touch) -> None:
-        per_group = self._per_group
-        for wave in np.unique(touch.waves):
-            group, slot = divmod(int(wave), per_group)
-            released = self._released.get(self._variable(key, group))
-            if released is not None:
-                known = self._foreign.get(int(wave))
-                self._foreign[int(wave)] = released.copy() if known is None else np.maximum(known, released)
-                first = (self._first_group + group) * per_group
-                own = self._known[group, slot]
-                np.maximum(own, released[first : first + per_group], out=own)
-
-    def _release(self, key: tuple[str, int], touch: _Touch) -> None:
-        per_group = self._per_group
-        for wave in np.unique(touch.waves):
-            group, slot = divmod(int(wave), per_group)
-            released = self._released.setdefault(self._variable(key, group), np.zeros(self._total, np.int32))
-            if int(wave) in self._foreign:
-                np.maximum(released, self._foreign[int(wave)], out=released)
-            first = (self._first_group + group) * per_group
-            own = released[first : first + per_group]
-            np.maximum(own, self._known[group, slot], out=own)
-            self._known[group, slot, slot] += 1
+    def _synchronise(self, key: tuple[str, int], touch: _Touch) -> None:
+        """Acquire (if a value is returned) and release (if memory is written), one wave after another."""
+        acquires, releases = bool(touch.access.inst.dst), touch.access.kind != "load"
+        for wave in map(int, np.unique(touch.waves)):
+            group, slot = divmod(wave, self._per_group)
+            first = (self._first_group + group) * self._per_group
+            of_group = slice(first, first + self._per_group)
+            variable, known = self._variable(key, group), self._known[group, slot]
+            released = self._released.get(variable)
+            if acquires and released is not None:
+                foreign = self._foreign.setdefault(wave, np.zeros(self._total, np.int32))
+                self._foreign[wave] = np.maximum(foreign, released)
+                np.maximum(known, released[of_group], out=known)
+            if releases:
+                if released is None:
+                    released = self._released[variable] = np.zeros(self._total, np.int32)
+                if wave in self._foreign:
+                    np.maximum(released, self._foreign[wave], out=released)
+                np.maximum(released[of_group], known, out=released[of_group])
 
     def _variable(self, key: tuple[str, int], group: int) -> tuple[str, int]:
         return ("lds", self._first_group + group) if key[0] == "lds" else key

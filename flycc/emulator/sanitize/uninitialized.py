@@ -137,7 +137,7 @@ class Uninitialized(Observer):
 
 
 def writes_exec(inst: Instruction) -> bool:
-    if any(d.kind is OperandKind.SGPR and d.index <= EXEC + 1 < d.index + d.count + 1 for d in inst.dst):
+    if any(d.kind is OperandKind.SGPR and d.index < EXEC + 2 and d.index + d.count > EXEC for d in inst.dst):
         return True
     return "saveexec" in inst.name or "wrexec" in inst.name or inst.name.startswith("v_cmpx")
 
