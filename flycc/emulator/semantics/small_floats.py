@@ -69,7 +69,8 @@ def encode(
     stochastic rounding. `saturate` turns an overflow into the largest number, but not an infinity.
     """
     magnitude = np.abs(value)
-    exponent = np.clip(np.frexp(magnitude)[1] - 1, 1 - form.bias, 2 * form.bias + 2)
+    exponent = np.where(magnitude > 0, np.frexp(magnitude)[1] - 1, 1 - form.bias)
+    exponent = np.clip(exponent, 1 - form.bias, form.bias + 2)
     quotient = np.ldexp(magnitude, form.mantissa_bits - exponent)
     whole = np.rint(quotient) if dither is None else np.floor(quotient + dither)
     code = whole + ((exponent + form.bias - 1) << form.mantissa_bits)
