@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import argparse
 import re
+import textwrap
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich.markup import escape
 
 from flycc import emulator
 from flycc.cli.code_object import pick_kernel, read_module
@@ -202,9 +202,15 @@ def show_findings(stats: emulator.LaunchStats) -> None:
     for finding in stats.findings:
         lane = "" if finding.lane is None else f", lane {finding.lane}"
         where = "" if finding.memory_address is None else f", address {finding.memory_address:#x}"
-        console.print(f"\n[bold]{finding.sanitizer}[/bold], {finding.count} times: {escape(finding.what)}")
-        console.print(f"  {escape(str(finding.site))}{lane}{where}")
+        print()
+        paragraph(f"{finding.sanitizer}, {finding.count} times: {finding.what}", "")
+        paragraph(f"{finding.site}{lane}{where}", "  ")
         if finding.earlier:
-            console.print(f"  conflicts with {escape(str(finding.earlier))}")
+            paragraph(f"conflicts with {finding.earlier}", "  ")
     if stats.findings_dropped:
         console.print(f"\nand {stats.findings_dropped} more")
+
+
+def paragraph(text: str, indent: str) -> None:
+    """Text of any length, its later lines indented more than its first."""
+    print(textwrap.fill(text, console.width, initial_indent=indent, subsequent_indent=indent + "    "))

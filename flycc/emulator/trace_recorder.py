@@ -117,14 +117,18 @@ class Recorder(Observer):
 
     def _record_lds(self, rows: np.ndarray, addresses: np.ndarray, mask: np.ndarray, access: Access) -> None:
         shown = np.where(mask, addresses, OFF).astype(np.uint32)
-        for row, lanes in enumerate(shown):
-            key = lanes.tobytes()
-            number = self._patterns.setdefault(key, len(self._patterns))
-            case = (number, access.size, access.kind != "load")
+        different, which = _unique_rows(shown)
+        found = np.zeros(len(different), ACCESS)
+        writes = access.kind != "load"
+        for row, lanes in zip(found, different, strict=True):
+            number = self._patterns.setdefault(lanes.tobytes(), len(self._patterns))
+            case = (number, access.size, writes)
             cost = self._clocks.get(case)
             if cost is None:
-                cost = self._clocks[case] = clocks(lanes, lanes != OFF, access.size, writes=case[2])
-            rows[row]["pattern"], (rows[row]["phases"], rows[row]["clocks"]) = number, cost
+                cost = self._clocks[case] = clocks(lanes, lanes != OFF, access.size, writes=writes)
+            row["pattern"], (row["phases"], row["clocks"]) = number, cost
+        for name in ("pattern", "phases", "clocks"):
+            rows[name] = found[name][which]
 
     def _record_lines(self, rows: np.ndarray, addresses: np.ndarray, mask: np.ndarray, size: int) -> None:
         first, last = addresses // LINE_BYTES, (addresses + np.uint64(size - 1)) // LINE_BYTES
@@ -167,3 +171,16 @@ class Recorder(Observer):
             lines=np.concatenate([np.zeros(0, np.uint64), *self._lines]),
             info=self._info,
         )
+
+
+#: Odd 64-bit multipliers that tell rows of lanes apart.
+_MULTIPLIERS = np.random.default_rng(0).integers(0, 1 << 63, LANES, np.uint64) * np.uint64(2) + np.uint64(1)
+
+
+def _unique_rows(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(the different rows of uint32 [n, 64], for each row which of them it is), by hashes that are then checked."""
+    hashes = (rows * _MULTIPLIERS).sum(axis=1, dtype=np.uint64)
+    _, first, which = np.unique(hashes, return_index=True, return_inverse=True)
+    if np.array_equal(rows[first[which]], rows):
+        return rows[first], which
+    return rows, np.arange(len(rows))
