@@ -87,7 +87,8 @@ def rate(launch: Launch, options: Callable[[], dict[str, Any]], matmul: float) -
 
 def best(call: Callable[[], object]) -> tuple[float, float]:
     """Least seconds, and least CPU seconds of all threads, of LAUNCHES or more calls in SECONDS or more."""
-    seconds, cpu_seconds = [], []
+    seconds: list[float] = []
+    cpu_seconds: list[float] = []
     while len(seconds) < LAUNCHES or sum(seconds) < SECONDS:
         started, cpu_started = time.perf_counter(), time.process_time()
         call()

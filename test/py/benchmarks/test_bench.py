@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import ml_dtypes
+import numpy as np
 import pytest
 
 from flycc.benchmarks import compile_time, emulator
@@ -55,3 +57,35 @@ def test_compile_time_figures(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
     for kind in ("cold", "warm"):
         assert 0 < sum(figures["phases_s"][kind].values()) <= figures["seconds"][kind]
     assert figures["phases_s"]["warm"]["compile kernels"] < figures["phases_s"]["cold"]["compile kernels"]
+
+
+def values(bits: np.ndarray) -> np.ndarray:
+    return bits.view(ml_dtypes.bfloat16).astype(np.float64)
+
+
+def test_triton_rms_norm_is_right() -> None:
+    """Rounding to bf16 moves the result by 2**-8 of it at most; 2048 float32 additions and v_rsq stay below 2**-12 of it."""
+    pytest.importorskip("triton")
+    launch = emulator.rms_norm_case(rows=8)
+    launch()
+    x, weight, out = map(values, launch.args[4][:3])
+    exact = x / np.sqrt((x * x).mean(axis=1, keepdims=True) + 1e-6) * weight
+    assert (abs(out - exact) <= (2**-8 + 2**-12) * abs(exact)).all()
+
+
+def test_triton_attention_is_right() -> None:
+    """Weights are rounded to bf16 before they meet V, and the result is: 2**-8 each, of the sum of magnitudes and
+    of the result. Scores are sums of 64 products in float32, |q k| scale < 32, so that exp2 of their errors, and the
+    other float32 sums, are below 2**-12 of the magnitudes.
+    """
+    pytest.importorskip("triton")
+    heads, length, features = 2, 128, 64
+    launch = emulator.attention_case(heads, length, features)
+    launch()
+    q, k, v, out = (values(t).reshape(heads, length, features) for t in launch.args[4][:4])
+    scores = q @ k.swapaxes(1, 2) * features**-0.5
+    assert abs(q @ k.swapaxes(1, 2)).max() * features**-0.5 < 32
+    weights = np.exp(scores - scores.max(axis=2, keepdims=True))
+    weights /= weights.sum(axis=2, keepdims=True)
+    exact, magnitude = weights @ v, weights @ abs(v)
+    assert (abs(out - exact) <= (2**-8 + 2**-12) * (abs(exact) + magnitude)).all()
