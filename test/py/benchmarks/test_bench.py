@@ -64,7 +64,7 @@ def values(bits: np.ndarray) -> np.ndarray:
 
 
 def test_triton_rms_norm_is_right() -> None:
-    """Rounding to bf16 moves the result by 2**-8 of it at most; 2048 float32 additions and v_rsq stay below 2**-12 of it."""
+    """Rounding to bf16 moves the result by 2**-8 of it at most; 2048 float32 additions and v_rsq by 2**-12."""
     pytest.importorskip("triton")
     launch = emulator.rms_norm_case(rows=8)
     launch()
