@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
-
-import numpy as np
+from typing import SupportsInt
 
 from flycc.emulator.errors import EmulatorError
 from flycc.emulator.isa.format import format_instruction
@@ -24,7 +24,7 @@ class Site:
     wave: int
 
     @classmethod
-    def of(cls, inst: Instruction, workgroup: np.ndarray | tuple[int, ...], wave: int) -> Site:
+    def of(cls, inst: Instruction, workgroup: Iterable[SupportsInt], wave: int) -> Site:
         return cls(inst.address, format_instruction(inst), tuple(int(i) for i in workgroup), int(wave))
 
     def __str__(self) -> str:

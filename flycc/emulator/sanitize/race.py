@@ -22,31 +22,53 @@ from flycc.emulator.memory import Memory, Region
 from flycc.emulator.observe import Access, Observer
 from flycc.emulator.program import Kernel
 from flycc.emulator.sanitize.finding import Findings, Site
+from flycc.emulator.sanitize.places import site
 from flycc.emulator.sanitize.shadow import WIDEST, Shadow
 from flycc.emulator.state import Batch
 
 #: The clock of a write that is not complete: later than any.
 PENDING = np.iinfo(np.int32).max
 
-_ROLES = ("writer", "reader", "other")
-_FIELDS = {
-    f"{role}_{name}": kind
-    for role in _ROLES
-    for name, kind in (
-        ("wave", (np.int32, -1)),
-        ("clock", (np.int32, 0)),
-        ("inst", (np.int32, 0)),
-        ("atomic", (np.bool_, 0)),
-    )
-}
+#: What a cell of shadow memory holds: the events of its last writer and of two readers, 0 for none.
+_CELL = ("writer", "reader", "other")
+
+
+class _Events:
+    """What waves did, a number from 1 up for every access of every wave: its wave in the launch, the wave's
+    clock, the number of the instruction, and whether it is atomic."""
+
+    def __init__(self) -> None:
+        self.count = 1
+        self.wave, self.clock, self.inst = (np.zeros(1024, np.int32) for _ in range(3))
+        self.wave[0] = -1
+        self.atomic = np.zeros(1024, bool)
+
+    def add(self, waves: np.ndarray, clocks: np.ndarray, inst: int, atomic: bool) -> int:
+        """The number of the first of as many events as there are waves."""
+        first, self.count = self.count, self.count + len(waves)
+        if self.count > len(self.wave):
+            for name in ("wave", "clock", "inst", "atomic"):
+                array = getattr(self, name)
+                setattr(
+                    self, name, np.concatenate([array, np.zeros(max(len(array), self.count), array.dtype)])
+                )
+        new = slice(first, self.count)
+        self.wave[new], self.clock[new], self.inst[new], self.atomic[new] = waves, clocks, inst, atomic
+        return first
 
 
 class _Touch(NamedTuple):
-    """Cells that an access touches: `cells`, `waves` (of the batch) and `lanes`, all int64 [m]."""
+    """What an access touches of one memory.
+
+    `cells`, `lanes` and `index`, int64 [m]: cells of `shadow`, and which lane of which of the access's
+    waves touches them. `variable` is what atomics on this memory synchronise by.
+    """
 
     access: Access
+    variable: tuple[str, int]
+    shadow: Shadow
     cells: np.ndarray
-    waves: np.ndarray
+    index: np.ndarray
     lanes: np.ndarray
     atomic: bool
 
@@ -62,6 +84,7 @@ class Races(Observer):
     ) -> None:
         self._grid, self._memory = grid, memory
         self._shadows: dict[int, Shadow] = {}
+        self._events = _Events()
         self._instructions: list[Instruction] = []
         self._numbers: dict[int, int] = {}
         #: What was released to a buffer or to a workgroup's LDS: clocks of all waves of the launch.
@@ -71,19 +94,19 @@ class Races(Observer):
 
     def batch_begins(self, batch: Batch, groups: np.ndarray) -> None:
         self._first_group, self._next_group = self._next_group, self._next_group + len(groups)
-        per_group = batch.waves_per_group
-        self._per_group = per_group
+        per_group = self._per_group = batch.waves_per_group
         self._total = int(np.prod(self._grid)) * per_group
+        self._one = np.eye(per_group, dtype=np.int32)
         #: What waves know of the clocks of those of their workgroup, [groups, wave, of wave].
-        self._known = np.zeros((len(groups), per_group, per_group), np.int32)
-        self._known[:] = np.eye(per_group, dtype=np.int32)
+        self._known = np.tile(self._one, (len(groups), 1, 1))
         #: What waves know of other workgroups, for those that do: clocks of all waves of the launch.
         self._foreign: dict[int, np.ndarray] = {}
-        self._lds = Shadow(batch.lds.size, **_FIELDS)
+        self._lds = Shadow(batch.lds.size, *_CELL)
+        #: Of writes that are not complete: the event of the access's first wave, and the waves left.
+        self._incomplete: dict[Access, tuple[int, int]] = {}
 
     def barrier(self, batch: Batch, groups: np.ndarray) -> None:
-        joined = self._known[groups].max(axis=1, keepdims=True)
-        self._known[groups] = joined + np.eye(self._per_group, dtype=np.int32)
+        self._known[groups] = self._known[groups].max(axis=1, keepdims=True) + self._one
         for group in groups if self._foreign else ():
             waves = range(group * self._per_group, (group + 1) * self._per_group)
             foreign = [self._foreign[w] for w in waves if w in self._foreign]
@@ -92,68 +115,40 @@ class Races(Observer):
                 self._foreign.update((w, both) for w in waves)
 
     def access(self, batch: Batch, access: Access) -> None:
-        for key, shadow, touch in self._touches(batch, access):
-            if touch.atomic:
-                self._synchronise(key, touch)
-            self._check(batch, shadow, touch)
+        touches = self._touches(batch, access)
+        if not touches:
+            return
+        atomic = touches[0].atomic
+        if atomic:
+            for touch in touches:
+                self._synchronise(touch)
+        is_late = access.space == "lds" and access.kind in ("store", "load-to-lds")
+        clocks = np.full(len(access.waves), PENDING) if is_late else self._clocks(access.waves)
+        first = self._events.add(
+            access.waves + self._first_group * self._per_group, clocks, self._number(access.inst), atomic
+        )
+        if is_late:
+            self._incomplete[access] = first, len(access.waves)
+        for touch in touches:
+            events = (touch.index + first).astype(np.int32)
             if access.kind == "load":
-                self._record_read(shadow, touch)
+                self._check(batch, touch, "writer", events)
+                self._record_read(touch, events)
             else:
-                self._record_write(batch, shadow, touch)
-            if touch.atomic and access.kind != "load":
-                waves = np.unique(touch.waves)
-                slots = waves % self._per_group
-                self._known[waves // self._per_group, slots, slots] += 1
+                for role in _CELL:
+                    self._check(batch, touch, role, events)
+                self._record_write(batch, touch, events)
+        if atomic and access.kind != "load":
+            slots = access.waves % self._per_group
+            self._known[access.waves // self._per_group, slots, slots] += 1
 
     def landed(self, batch: Batch, waves: np.ndarray, access: Access) -> None:
-        if access.space != "lds" or access.kind not in ("store", "load-to-lds"):
+        if access not in self._incomplete:
             return
-        for _, shadow, touch in self._touches(batch, access, np.isin(access.waves, waves)):
-            cells, me = touch.cells, self._global(touch.waves)
-            still = (shadow["writer_wave"][cells] == me) & (shadow["writer_clock"][cells] == PENDING)
-            still &= shadow["writer_inst"][cells] == self._number(access.inst)
-            shadow["writer_clock"][cells[still]] = self._clocks(touch.waves[still])
-
-    def _touches(
-        self, batch: Batch, access: Access, which: np.ndarray | slice = slice(None)
-    ) -> list[tuple[tuple[str, int], Shadow, _Touch]]:
-        """What an access touches, by memory, with the memory's synchronisation variable."""
-        if access.space in ("lanes", "scratch"):
-            return []
-        mask = access.mask[which]
-        index, lanes = np.nonzero(mask)
-        waves, addresses = access.waves[which][index], access.addresses[which][mask]
-        atomic = access.kind == "atomic" or bool(access.inst.mods.get("sc1", 0))
-        if access.space == "lds":
-            offsets = addresses.astype(np.int64) + batch.lds_base[waves, 0]
-            parts = [(("lds", -1), self._lds, offsets, slice(None))]
-        else:
-            parts = []
-            for region, part in _by_region(self._memory, addresses):
-                if region.writable:
-                    base = region.start & -WIDEST
-                    shadow = self._shadows.get(region.start)
-                    if shadow is None:
-                        shadow = self._shadows[region.start] = Shadow(region.end - base, **_FIELDS)
-                    offsets = (addresses[part] - np.uint64(base)).astype(np.int64)
-                    parts.append((("global", region.start), shadow, offsets, part))
-        touches = []
-        for key, shadow, offsets, part in parts:
-            cells = shadow.cells(offsets, access.size)
-            each = cells.shape[1]
-            touch = _Touch(
-                access,
-                cells.reshape(-1),
-                np.repeat(waves[part], each),
-                np.repeat(lanes[part], each),
-                atomic,
-            )
-            touches.append((key, shadow, touch))
-        return touches
-
-    def _global(self, waves: np.ndarray) -> np.ndarray:
-        """Numbers of waves in the launch."""
-        return waves + self._first_group * self._per_group
+        first, left = self._incomplete.pop(access)
+        self._events.clock[first + np.flatnonzero(np.isin(access.waves, waves))] = self._clocks(waves)
+        if left > len(waves):
+            self._incomplete[access] = first, left - len(waves)
 
     def _clocks(self, waves: np.ndarray) -> np.ndarray:
         slots = waves % self._per_group
@@ -166,79 +161,104 @@ class Races(Observer):
             self._instructions.append(inst)
         return number
 
-    def _check(self, batch: Batch, shadow: Shadow, touch: _Touch) -> None:
-        me = self._global(touch.waves)
-        for role in _ROLES if touch.access.kind != "load" else _ROLES[:1]:
-            past = shadow[f"{role}_wave"][touch.cells]
-            suspect = (past >= 0) & (past != me)
-            if touch.atomic:
-                suspect &= ~shadow[f"{role}_atomic"][touch.cells]
-            at = np.flatnonzero(suspect)
-            if at.size:
-                clocks = shadow[f"{role}_clock"][touch.cells[at]]
-                at = at[~self._happened_before(past[at], clocks, touch.waves[at])]
-            if at.size:
-                self._report(batch, shadow, touch, role, at)
+    def _touches(self, batch: Batch, access: Access) -> list[_Touch]:
+        """What an access touches, by memory; nothing where no wave can write."""
+        if access.space in ("lanes", "scratch"):
+            return []
+        index, lanes = np.nonzero(access.mask)
+        addresses = access.addresses[access.mask]
+        atomic = access.kind == "atomic" or bool(access.inst.mods.get("sc1", 0))
+        parts: list[tuple[tuple[str, int], Shadow, np.ndarray, np.ndarray | slice]] = []
+        if access.space == "lds":
+            offsets = addresses.astype(np.int64) + batch.lds_base[access.waves[index], 0]
+            parts.append((("lds", 0), self._lds, offsets, slice(None)))
+        else:
+            for region, part in _by_region(self._memory, addresses):
+                if region.writable:
+                    base = region.start & -WIDEST
+                    shadow = self._shadows.get(region.start)
+                    if shadow is None:
+                        shadow = self._shadows[region.start] = Shadow(region.end - base, *_CELL)
+                    offsets = (addresses[part] - np.uint64(base)).astype(np.int64)
+                    parts.append((("global", region.start), shadow, offsets, part))
+        touches = []
+        for variable, shadow, offsets, part in parts:
+            cells = shadow.cells(offsets, access.size)
+            of_cells = [
+                each[part] if cells.shape[1] == 1 else np.repeat(each[part], cells.shape[1])
+                for each in (index, lanes)
+            ]
+            touches.append(_Touch(access, variable, shadow, cells.reshape(-1), *of_cells, atomic))
+        return touches
 
-    def _happened_before(self, past: np.ndarray, clocks: np.ndarray, waves: np.ndarray) -> np.ndarray:
-        """Whether what waves `past` (of the launch) did at `clocks` is ordered before `waves` now."""
-        per_group = self._per_group
+    def _check(self, batch: Batch, touch: _Touch, role: str, events: np.ndarray) -> None:
+        past, happened = touch.shadow[role][touch.cells], self._events
+        if not past.any():
+            return
+        suspect = (past > 0) & (happened.wave[past] != happened.wave[events])
+        if touch.atomic:
+            suspect &= ~happened.atomic[past]
+        at = np.flatnonzero(suspect)
+        if at.size:
+            at = at[~self._ordered(past[at], touch.access.waves[touch.index[at]])]
+        if at.size:
+            self._report(batch, touch, role, past, at)
+
+    def _ordered(self, past: np.ndarray, waves: np.ndarray) -> np.ndarray:
+        """Whether the events `past` happened before what `waves` (of the batch) do now."""
+        happened, per_group = self._events, self._per_group
         groups = waves // per_group
-        near = past // per_group == groups + self._first_group
-        known = self._known[groups, waves % per_group, past % per_group]
+        clocks, slots = happened.clock[past], happened.wave[past] - (groups + self._first_group) * per_group
+        near = (slots >= 0) & (slots < per_group)
+        known = self._known.reshape(-1)[np.where(near, waves * per_group + slots, 0)]
         ordered = near & (known >= clocks)
         if self._foreign:
             for wave in np.unique(waves[~near]):
                 if wave in self._foreign:
                     far = ~near & (waves == wave)
-                    ordered[far] = self._foreign[wave][past[far]] >= clocks[far]
+                    ordered[far] = self._foreign[wave][happened.wave[past[far]]] >= clocks[far]
         return ordered
 
-    def _record_read(self, shadow: Shadow, touch: _Touch) -> None:
+    def _record_read(self, touch: _Touch, events: np.ndarray) -> None:
         """Keep the reader where it replaces one that it follows; else as the other reader."""
-        cells, me = touch.cells, self._global(touch.waves)
-        past = shadow["reader_wave"][cells]
-        follows = (past < 0) | (past == me)
+        happened, cells, reader = self._events, touch.cells, touch.shadow["reader"]
+        past = reader[cells]
+        follows = (past == 0) | (happened.wave[past] == happened.wave[events])
         at = np.flatnonzero(~follows)
         if at.size:
-            follows[at] = self._happened_before(past[at], shadow["reader_clock"][cells[at]], touch.waves[at])
-        self._put(shadow, "reader", touch, follows)
-        rest = shadow["reader_wave"][cells] != me
+            follows[at] = self._ordered(past[at], touch.access.waves[touch.index[at]])
+        if follows.all():
+            reader[cells] = events
+        else:
+            reader[cells[follows]] = events[follows]
+        rest = reader[cells] != events
         if rest.any():
-            self._put(shadow, "other", touch, rest)
+            touch.shadow["other"][cells[rest]] = events[rest]
 
-    def _record_write(self, batch: Batch, shadow: Shadow, touch: _Touch) -> None:
-        everywhere = np.ones(touch.cells.size, bool)
-        self._put(shadow, "writer", touch, everywhere)
-        if touch.access.space == "lds" and touch.access.kind != "atomic":
-            shadow["writer_clock"][touch.cells] = PENDING
-        for role in _ROLES[1:]:
-            shadow[f"{role}_wave"][touch.cells] = -1
-        clash = shadow["writer_wave"][touch.cells] != self._global(touch.waves)
-        if not touch.atomic and clash.any():
-            self._report(batch, shadow, touch, "writer", np.flatnonzero(clash))
+    def _record_write(self, batch: Batch, touch: _Touch, events: np.ndarray) -> None:
+        shadow, cells = touch.shadow, touch.cells
+        shadow["writer"][cells] = events
+        shadow["reader"][cells] = 0
+        shadow["other"][cells] = 0
+        written = shadow["writer"][cells]
+        clash = np.flatnonzero(written != events)  # other waves in the same instruction
+        if clash.size and not touch.atomic:
+            self._report(batch, touch, "writer", written, clash)
 
-    def _put(self, shadow: Shadow, role: str, touch: _Touch, which: np.ndarray) -> None:
-        cells, waves = touch.cells, touch.waves
-        if not which.all():
-            cells, waves = cells[which], waves[which]
-        shadow[f"{role}_wave"][cells] = self._global(waves)
-        shadow[f"{role}_clock"][cells] = self._clocks(waves)
-        shadow[f"{role}_inst"][cells] = self._number(touch.access.inst)
-        shadow[f"{role}_atomic"][cells] = touch.atomic
-
-    def _synchronise(self, key: tuple[str, int], touch: _Touch) -> None:
+    def _synchronise(self, touch: _Touch) -> None:
         """Acquire (if a value is returned) and release (if memory is written), one wave after another."""
         acquires, releases = bool(touch.access.inst.dst), touch.access.kind != "load"
-        for wave in map(int, np.unique(touch.waves)):
+        for wave in map(int, touch.access.waves[np.unique(touch.index)]):
             group, slot = divmod(wave, self._per_group)
             first = (self._first_group + group) * self._per_group
             of_group = slice(first, first + self._per_group)
-            variable, known = self._variable(key, group), self._known[group, slot]
+            known = self._known[group, slot]
+            memory, which = touch.variable
+            variable = (memory, self._first_group + group if memory == "lds" else which)
             released = self._released.get(variable)
             if acquires and released is not None:
-                foreign = self._foreign.setdefault(wave, np.zeros(self._total, np.int32))
-                self._foreign[wave] = np.maximum(foreign, released)
+                foreign = self._foreign.get(wave)
+                self._foreign[wave] = released.copy() if foreign is None else np.maximum(foreign, released)
                 np.maximum(known, released[of_group], out=known)
             if releases:
                 if released is None:
@@ -247,33 +267,26 @@ class Races(Observer):
                     np.maximum(released, self._foreign[wave], out=released)
                 np.maximum(released[of_group], known, out=released[of_group])
 
-    def _variable(self, key: tuple[str, int], group: int) -> tuple[str, int]:
-        return ("lds", self._first_group + group) if key[0] == "lds" else key
-
-    def _report(self, batch: Batch, shadow: Shadow, touch: _Touch, role: str, at: np.ndarray) -> None:
-        """Findings about the touched cells `at`, one for each earlier instruction."""
-        access = touch.access
-        numbers = shadow[f"{role}_inst"][touch.cells[at]]
+    def _report(self, batch: Batch, touch: _Touch, role: str, past: np.ndarray, at: np.ndarray) -> None:
+        """Findings about the touched cells `at`, whose earlier events are `past`: one for each earlier instruction."""
+        access, happened = touch.access, self._events
+        numbers = happened.inst[past[at]]
         for number in np.unique(numbers):
             hits = at[numbers == number]
-            first = int(hits[0])
-            group, slot = divmod(int(touch.waves[first]), self._per_group)
-            index = int(np.searchsorted(access.waves, touch.waves[first]))
-            past_group, past_slot = divmod(int(shadow[f"{role}_wave"][touch.cells[first]]), self._per_group)
+            first, event = int(hits[0]), int(past[hits[0]])
+            index, lane = int(touch.index[first]), int(touch.lanes[first])
+            group, slot = divmod(int(happened.wave[event]), self._per_group)
             did = "written" if role == "writer" else "read"
-            pending = role == "writer" and int(shadow["writer_clock"][touch.cells[first]]) == PENDING
-            late = ", a write that has not been waited for" if pending else ""
+            late = ", a write that has not been waited for" if happened.clock[event] == PENDING else ""
             self._findings.add(
                 "race",
                 f"{access.kind} of {access.size} bytes of {access.space} memory that another wave has "
                 f"{did} with no order between them{late}",
-                Site.of(access.inst, batch.workgroups[group], slot),
-                lane=int(touch.lanes[first]),
-                memory_address=int(access.addresses[index, touch.lanes[first]]),
+                site(batch, access, index),
+                lane=lane,
+                memory_address=int(access.addresses[index, lane]),
                 earlier=Site.of(
-                    self._instructions[number],
-                    tuple(int(i) for i in np.unravel_index(past_group, self._grid[::-1])[::-1]),
-                    past_slot,
+                    self._instructions[number], np.unravel_index(group, self._grid[::-1])[::-1], slot
                 ),
                 count=len(hits),
             )

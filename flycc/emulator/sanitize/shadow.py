@@ -9,32 +9,35 @@ WIDEST = 16
 
 
 class Shadow:
-    """Named arrays over the cells of `size` bytes of memory.
+    """Named int32 arrays over the cells of `size` bytes of memory, 0 at first.
 
     All cells are of one width, which shrinks when an access is narrower or less aligned: every access
-    covers whole cells, so nothing is approximated, and wide accesses touch few.
+    covers whole cells, so nothing is approximated, and wide accesses touch few. Host memory is used for
+    what has been touched (while the operating system hands out zeros lazily), and for all when cells shrink.
     """
 
-    def __init__(self, size: int, **fields: tuple[type, int]) -> None:
-        self.width = WIDEST
-        cells = -(-size // WIDEST)
-        self._fields = {name: np.full(cells, fill, dtype) for name, (dtype, fill) in fields.items()}
+    def __init__(self, size: int, *names: str) -> None:
+        self.width = 0
+        self._size, self._names = size, names
+        self._arrays: dict[str, np.ndarray] = {}
 
     def __getitem__(self, name: str) -> np.ndarray:
-        return self._fields[name]
+        return self._arrays[name]
 
     def cells(self, offsets: np.ndarray, size: int) -> np.ndarray:
         """The cells of accesses of `size` bytes at byte `offsets`, int64 [m]: int64 [m, cells each]."""
-        if not offsets.size:
-            return np.zeros((0, 1), np.int64)
-        self._refine(int(np.bitwise_or.reduce(offsets)) | size)
+        bits = int(np.bitwise_or.reduce(offsets)) | size
+        self._refine(min(bits & -bits, WIDEST))
         first = offsets // self.width
         count = size // self.width
         return first[:, None] if count == 1 else first[:, None] + np.arange(count)
 
-    def _refine(self, bits: int) -> None:
-        width = min(self.width, bits & -bits)
-        if width < self.width:
+    def _refine(self, width: int) -> None:
+        if not self._arrays:
+            self.width = width
+            cells = -(-self._size // width)
+            self._arrays = {name: np.zeros(cells, np.int32) for name in self._names}
+        elif width < self.width:
             parts = self.width // width
-            self._fields = {name: np.repeat(array, parts) for name, array in self._fields.items()}
+            self._arrays = {name: np.repeat(array, parts) for name, array in self._arrays.items()}
             self.width = width

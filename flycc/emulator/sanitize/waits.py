@@ -31,7 +31,7 @@ class Waits(Observer):
         waves = len(groups) * batch.waves_per_group
         #: Number + 1 of the load that is to write a register, int32 [vector rows + scalar registers, waves].
         self._pending = np.zeros((len(batch.vgpr) + SGPRS, waves), np.int32)
-        self._lds = Shadow(batch.lds.size, load=(np.int32, 0), wave=(np.int32, -1))
+        self._lds = Shadow(batch.lds.size, "load", "wave")
         self._lds_loads = 0
         self._rows: dict[int, tuple[np.ndarray, np.ndarray, int]] = {}
 
