@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from flycc.emulator.isa.instruction import Instruction, Operand, OperandKind
+from flycc.emulator.isa.operands import OperandType, inline_constant
 from flycc.emulator.semantics.convert import bf16_to_f32
 from flycc.emulator.semantics.floating import fma16, fma32, in_single, maximum, minimum
 from flycc.emulator.semantics.integer import masked_sad, shift_left, shift_right
@@ -50,8 +51,9 @@ def _selection(inst: Instruction, position: int) -> slice:
 
 
 def _signed(inst: Instruction, position: int, source: np.ndarray, shape: tuple[int, ...]) -> Source:
-    """Apply neg_lo and neg_hi; `shape` spreads the two along the packed axis."""
-    flips = [inst.mods.get(name, 0) >> position & 1 for name in ("neg_lo", "neg_hi")]
+    """Apply neg_lo and neg_hi, or neg of VOP3; `shape` spreads the two along the packed axis."""
+    both = inst.mods.get("neg", 0) >> position & 1
+    flips = [both ^ (inst.mods.get(name, 0) >> position & 1) for name in ("neg_lo", "neg_hi")]
     if not any(flips) or source.dtype.kind != "f":
         return source
     bits = np.dtype(f"u{source.dtype.itemsize}")
@@ -183,12 +185,19 @@ def _register(operand: Operand, offset: int) -> Operand:
     return operand._replace(index=operand.index + offset, count=1)
 
 
+_HALF = OperandType("f16", 1)
+
+
 def _mixed_source(batch: Batch, inst: Instruction, position: int) -> Source:
-    """A v_fma_mix source as float32: a half (by op_sel) if op_sel_hi is set; neg_hi means abs."""
+    """A v_fma_mix source as float32: a half (by op_sel) if op_sel_hi is set."""
     dtype = F16 if inst.mods["op_sel_hi"] >> position & 1 else F32
-    source = plain_source(batch, inst.src[position], dtype, inst.mods.get("op_sel", 0) >> position & 1)
-    negate = bool(inst.mods.get("neg_lo", 0) >> position & 1)
-    absolute = bool(inst.mods.get("neg_hi", 0) >> position & 1)
+    operand = inst.src[position]
+    if operand.kind is OperandKind.CONST and dtype == F16:
+        # Decoded as float32, which the same encoding is where op_sel_hi is clear.
+        value = inline_constant(operand.index, _HALF)
+        operand = operand if value is None else operand._replace(value=value)
+    source = plain_source(batch, operand, dtype, inst.mods.get("op_sel", 0) >> position & 1)
+    negate, absolute = (bool(inst.mods.get(name, 0) >> position & 1) for name in ("neg", "abs"))
     source = flushing(batch, with_sign(source, dtype, negate, absolute), dtype)
     if dtype == F32:
         return source

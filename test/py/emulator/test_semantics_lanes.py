@@ -342,6 +342,14 @@ def test_mixed_fma_and_dots() -> None:
     np.testing.assert_array_equal(low >> 16, old >> 16)
     with np.errstate(all="ignore"):
         same(as_f16(low & 0xFFFF), result.astype(np.float16))
+    for mods in ({"op_sel_hi": 6}, {"op_sel_hi": 4}):
+        # -c * 1.0 + |half|, where op_sel_hi makes the constant 1.0 a float16.
+        signs = {**mods, "neg": 1, "abs": 4}
+        sources = [c, const(0x3F800000, 242), packed[0]]
+        got = vector("v_fma_mix_f32", sources, np.float32, encoding="VOP3P", mods=signs)
+        rows = zip(c.flat, halves[0][..., 0].flat, strict=True)
+        expected = [fma(-float(x), 1.0, abs(float(y)), "f32") for x, y in rows]
+        same(got, np.array(expected, np.float32).reshape(SHAPE), f"seed {SEED}")
     a, b = integers(rng, 32), integers(rng, 32)
     total = vector("v_dot4_i32_i8", [a, b, old], encoding="VOP3P", mods={"op_sel_hi": 7})
     for at in np.ndindex(*SHAPE):
