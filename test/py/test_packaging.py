@@ -3,6 +3,10 @@
 import subprocess
 import sys
 import textwrap
+import tomllib
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent.parent
 
 
 def python(code: str) -> str:
@@ -64,3 +68,14 @@ def test_explain_stays_a_function_after_its_module_is_imported():
     """)
         == "True FlyccError"
     )
+
+
+def test_a_wheel_holds_every_package_of_the_tree():
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
+    rooms = {folder: name for name, folder in settings["package-dir"].items()}
+    found = {
+        ".".join((rooms[parts[0]], *parts[1:]))
+        for init in ROOT.glob("*/**/__init__.py")
+        if (parts := init.parent.relative_to(ROOT).parts)[0] in rooms
+    }
+    assert found == set(settings["packages"])
