@@ -10,7 +10,8 @@ busiest bank has different dwords to serve in it (lanes with the same dword shar
                             of 32 lanes for 4 bytes and less, 8 of 8 lanes for 16 bytes (inferred, not published)
     12 bytes                as 16 bytes
 
-Atomics count as writes of their size, a load to LDS as a write.
+Atomics count as writes of their size, a load to LDS as a write, and a transposed read as a read of its size, whose
+cost is not published.
 """
 
 from __future__ import annotations

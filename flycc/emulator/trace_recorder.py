@@ -60,11 +60,15 @@ class Recorder(Observer):
             "kernel": kernel.name,
             "grid": list(grid),
             "block": list(block),
-            "lds_bytes": kernel.descriptor.lds_bytes,
+            "vgprs": kernel.descriptor.vgpr_count,
+            "accum_offset": kernel.descriptor.accum_offset,
+            "sgprs": kernel.descriptor.sgpr_count,
+            "scratch_bytes": kernel.descriptor.scratch_bytes,
         }
 
     def batch_begins(self, batch: Batch, groups: np.ndarray) -> None:
         slots = batch.waves_per_group
+        self._info |= {"waves_per_workgroup": slots, "lds_bytes": batch.lds_size}
         self._ids = np.full(len(groups) * slots, -1, np.int64)
         self._sets.clear()  # its keys are indices into this batch
         for number, group in enumerate(groups.tolist()):

@@ -190,6 +190,9 @@ def test_files_come_back(tmp_path: Path) -> None:
         np.testing.assert_array_equal(getattr(back, name), getattr(trace, name), strict=True)
     assert back.info == trace.info
     assert back.info["grid"] == [2, 2, 1]
+    assert (back.info["waves_per_workgroup"], len(trace.waves)) == (4, 16)
+    assert back.info["lds_bytes"] > trace.patterns[trace.patterns != OFF].max()
+    assert back.info["vgprs"] >= back.info["accum_offset"] > 0
     # Compact: less than a byte for each instruction of each wave and each byte of access records together.
     assert (tmp_path / "t.npz").stat().st_size < stats.wave_instructions + trace.accesses.nbytes
 
