@@ -17,9 +17,9 @@ names. Indices count from 0 and point into the named array.
     accesses      one for each access of each wave: ACCESS, in the order of their steps
     patterns      uint32 [n, 64]: LDS byte offsets of the lanes, OFF in lanes that take no part
     lines         uint64: numbers of the 128-byte lines (device address / 128) that accesses touch
-    info          a JSON text: version, kernel, grid, block, waves_per_workgroup, and what bounds occupancy: lds_bytes of a
-                  workgroup with what the launch added, vgprs of a lane (the first accum_offset of them are not AGPRs),
-                  sgprs of a wave, scratch_bytes of a lane
+    info          a JSON text: version, kernel, grid, block, waves_per_workgroup, and what bounds occupancy: lds_bytes
+                  of a workgroup with what the launch added, vgprs of a lane (the first accum_offset of them are no
+                  AGPRs), sgprs of a wave, scratch_bytes of a lane
 
 The steps of a wave are in its program order. Between waves the order is the emulator's, one of many possible: no
 time can be read from it. Register contents are not recorded.

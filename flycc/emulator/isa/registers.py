@@ -10,11 +10,13 @@ from flycc.emulator.isa.instruction import Instruction, Operand, OperandKind
 _FILES = (OperandKind.VGPR, OperandKind.AGPR, OperandKind.SGPR)
 _M0 = 124
 
-#: Instructions whose destination is a source too: accumulations, swaps, and writes of a part of a register.
+#: Instructions whose destination is a source too: accumulations and swaps, and writes of a part of a register.
 _KEEPS_DESTINATION = re.compile(
-    r"v_(pk_)?fmac_|v_mac_|v_dot\d+c_|v_smfmac_|v_swap_|v_permlane(16|32)_swap_|v_writelane_|v_cvt_sr_"
-    r"|v_cvt_(scalef32_)?(sr_)?pk\d*_(fp8|bf8|fp4)_|s_bitset[01]_|s_(addk|mulk|cmovk)_|s_cmov_|.*_d16(_hi)?$"
+    r"v_(pk_)?fmac_|v_mac_|v_dot\d+c_|v_smfmac_|v_swap_|v_permlane(16|32)_swap_|s_(addk|mulk|cmovk)_|s_cmov_"
+    r"|s_bitset[01]_|v_writelane_|.*_d16(_hi)?$|v_(fma|mad|div_fixup|(min|max|med)3)_[fiu]16$|v_(add|sub)_i16$"
+    r"|v_fma_mix(lo|hi)_|v_ashr_pk_|v_cvt_sr_(bf|f)16_|v_cvt_scalef32_f16_|v_cvt_(scalef32_)?(sr_)?(pk_)?(fp8|bf8|fp4)_"
 )
+_UPPER_HALF = 8  # op_sel's bit of the destination
 _PRESERVE = 2  # SDWA's dst_unused
 
 
@@ -37,10 +39,11 @@ def read(inst: Instruction) -> tuple[Registers, ...]:
     SCC, EXEC as the lane mask, MODE, and a lane that DPP leaves as it was, are not listed.
     """
     ranges = _ranges(inst.src)
-    keeps = _KEEPS_DESTINATION.match(inst.name) or inst.mods.get("dst_unused") == _PRESERVE
-    if keeps:
+    mods = inst.mods
+    into_half = mods.get("dst_unused") == _PRESERVE or mods.get("op_sel", 0) & _UPPER_HALF
+    if into_half or _KEEPS_DESTINATION.match(inst.name):
         ranges += written(inst)
-    if inst.mods.get("lds") or "_load_lds_" in inst.name:
+    if mods.get("lds") or "_load_lds_" in inst.name:
         ranges += (Registers("s", _M0, 1),)
     return ranges
 
