@@ -30,10 +30,13 @@ class Access:
 
     `waves` are indices into the batch, int64 [n]. `addresses`, uint64 [n, 64], are device addresses in
     "global", byte offsets in the workgroup's LDS in "lds" and in the lane's own memory in "scratch";
-    "scalar" is global memory read once a wave, [n, 1]; "lanes" are the lane permutes of the LDS unit,
-    with the lane that is read (or, for ds_permute, written) times 4. `size` is bytes a lane, `mask` bool
-    of the addresses' shape: the lanes that take part and lie within bounds. An instruction may make
-    several accesses: ds_read2 two, a load to LDS one of kind "load" and one "load-to-lds".
+    "scalar" is device memory as scalar instructions access it, [n, parts]; "lanes" are the lane
+    permutes of the LDS unit, with the lane that is read (or, for ds_permute, written) times 4. `size` is
+    bytes a lane, `mask` bool of the addresses' shape: the lanes that take part and lie within bounds. An
+    instruction may make several accesses: ds_read2 two, a load to LDS a "load" and a "load-to-lds".
+
+    `values` are what a store of vector registers writes, elements of `size` bytes of the addresses' shape
+    (12 bytes: uint32 with a last axis of 3); None otherwise.
     """
 
     inst: Instruction
@@ -43,6 +46,7 @@ class Access:
     addresses: np.ndarray
     size: int
     mask: np.ndarray
+    values: np.ndarray | None = None
 
 
 class Observer:
@@ -146,15 +150,14 @@ class Watch:
         addresses: np.ndarray,
         size: int,
         mask: np.ndarray | None,
+        values: np.ndarray | None,
     ) -> np.ndarray | None:
         """Announce an access (arrays over all waves of the batch); returns the mask to perform it under."""
         waves = self.waves(batch, batch.active)
         shown = np.ones(addresses.shape, bool) if mask is None else mask
-        if batch.active is None:
-            there = addresses[: len(waves)], shown[: len(waves)]
-        else:
-            there = addresses[waves], shown[waves]
-        access = Access(inst, waves, space, kind, there[0], size, there[1])
+        here = slice(len(waves)) if batch.active is None else waves
+        given = None if values is None else values[here]
+        access = Access(inst, waves, space, kind, addresses[here], size, shown[here], given)
         for why, outside in self._outside(batch, access):
             for hook in self._out_of_bounds:
                 hook(batch, access, outside, why)
@@ -163,7 +166,7 @@ class Watch:
             _clear(mask, waves, outside)
             if self.twins:
                 _clear(mask, waves + batch.waves // 2, outside)
-        if self.twins and kind in ("store", "atomic") and space == "global":
+        if self.twins and kind in ("store", "atomic") and space in ("global", "scalar"):
             mask = np.ones(addresses.shape, bool) if mask is None else mask.copy()
             mask[batch.waves // 2 :] = False
         self._issued.append(access)

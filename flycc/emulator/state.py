@@ -279,15 +279,16 @@ class Batch:
         addresses: np.ndarray,
         size: int,
         mask: np.ndarray | None,
+        values: np.ndarray | None = None,
     ) -> np.ndarray | None:
         """Tell observers, if there are any, of an access; returns the mask to perform it under.
 
-        `addresses` is uint64 and `mask` bool (None for all), over all waves of the batch: see `Access`.
+        All arrays are over all waves of the batch, `mask` None for all lanes: see `Access`.
         To be called when a memory instruction is issued, before its operation is pushed to a queue.
         """
         if self.watch is None:
             return mask
-        return self.watch.access(self, inst, space, kind, addresses, size, mask)
+        return self.watch.access(self, inst, space, kind, addresses, size, mask, values)
 
     def exec_changed(self) -> None:
         """Derive the lane mask; to be called after every write of EXEC."""

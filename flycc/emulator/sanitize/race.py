@@ -6,7 +6,8 @@ wave knows to its buffer (or to the workgroup's LDS), and those that return a va
 released there. One synchronisation variable a buffer is coarse: it may hide a race, and invents none.
 
 An LDS write, and a load to LDS, is complete only when it is waited for: until then it is ordered before
-nothing that other waves do, whatever barriers they pass. Loads, and stores to device memory, count as
+nothing that other waves do, whatever barriers they pass. Two stores of the same value are no race:
+compilers let waves that hold the same data store it without taking turns. Loads, and stores to device memory, count as
 done when they are issued. Of the last writer and two readers of every cell all is known; older readers
 are forgotten.
 """
@@ -18,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 
 from flycc.emulator.isa.instruction import Instruction
-from flycc.emulator.memory import Memory, Region
+from flycc.emulator.memory import Memory, Region, load_elements
 from flycc.emulator.observe import Access, Observer
 from flycc.emulator.program import Kernel
 from flycc.emulator.sanitize.finding import Findings, Site
@@ -201,8 +202,23 @@ class Races(Observer):
         at = np.flatnonzero(suspect)
         if at.size:
             at = at[~self._ordered(past[at], touch.access.waves[touch.index[at]])]
+        if at.size and role == "writer" and touch.access.values is not None:
+            at = at[~self._unchanged(batch, touch, at)]
         if at.size:
             self._report(batch, touch, role, past, at)
+
+    def _unchanged(self, batch: Batch, touch: _Touch, at: np.ndarray) -> np.ndarray:
+        """Whether a store to the touched cells `at` writes what memory holds already."""
+        access, index, lanes = touch.access, touch.index[at], touch.lanes[at]
+        assert access.values is not None
+        offsets = access.addresses[index, lanes].astype(np.int64)
+        if access.space == "lds":
+            memory, offsets = batch.lds, offsets + batch.lds_base[access.waves[index], 0]
+        else:
+            region = self._memory.region_at(touch.variable[1])
+            assert region is not None
+            memory, offsets = region.data, offsets - region.start
+        return _same(load_elements(memory, offsets, access.size), access.values[index, lanes])
 
     def _ordered(self, past: np.ndarray, waves: np.ndarray) -> np.ndarray:
         """Whether the events `past` happened before what `waves` (of the batch) do now."""
@@ -242,6 +258,8 @@ class Races(Observer):
         shadow["other"][cells] = 0
         written = shadow["writer"][cells]
         clash = np.flatnonzero(written != events)  # other waves in the same instruction
+        if clash.size and touch.access.values is not None:
+            clash = clash[~_agree(touch, clash)]
         if clash.size and not touch.atomic:
             self._report(batch, touch, "writer", written, clash)
 
@@ -290,6 +308,25 @@ class Races(Observer):
                 ),
                 count=len(hits),
             )
+
+
+def _same(some: np.ndarray, others: np.ndarray) -> np.ndarray:
+    """Whether elements, [m] or for 12 bytes [m, 3], are the same bit for bit."""
+    as_bytes = [np.ascontiguousarray(x).view(np.uint8).reshape(len(x), -1) for x in (some, others)]
+    return (as_bytes[0] == as_bytes[1]).all(axis=1)
+
+
+def _agree(touch: _Touch, at: np.ndarray) -> np.ndarray:
+    """Whether the touched cells `at` get the same from this lane as from the last of the instruction to write them."""
+    access = touch.access
+    assert access.values is not None
+    unique, which = np.unique(touch.cells, return_inverse=True)
+    last = np.empty(len(unique), np.int64)
+    last[which] = np.arange(len(which))
+    final = last[which[at]]
+    mine, others = ((touch.index[i], touch.lanes[i]) for i in (at, final))
+    agree = _same(access.values[mine], access.values[others])
+    return agree & (access.addresses[mine] == access.addresses[others])
 
 
 def _by_region(memory: Memory, addresses: np.ndarray) -> list[tuple[Region, np.ndarray | slice]]:

@@ -90,7 +90,7 @@ class Uninitialized(Observer):
             lanes = np.zeros((self._half, LANES), bool)
             lanes[access.waves] = access.mask
         bits = 0xFFFF_FFFF
-        if access.kind == "store" and access.size < 4:
+        if "store_byte" in inst.name or "store_short" in inst.name:
             bits = (1 << 8 * access.size) - 1 << (16 if inst.name.endswith("d16_hi") else 0)
         for name, row in _vector(batch, data):
             self._compare(batch, inst, name, "goes to memory", batch.vgpr[row], lanes, np.uint32(bits))

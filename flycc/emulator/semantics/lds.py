@@ -47,8 +47,8 @@ _WRITES: dict[str, Data] = {
 
 
 #: Byte positions of an access in the batch's LDS, int64 [waves, 64], valid in every lane, and the lanes
-#: (bool, None for all) that take part: those that are on and within bounds.
-Places = Callable[[], tuple[np.ndarray, np.ndarray | None]]
+#: (bool, None for all) that take part: those that are on and within bounds. A store passes its elements.
+Places = Callable[[np.ndarray | None], tuple[np.ndarray, np.ndarray | None]]
 
 
 def _places(
@@ -62,13 +62,13 @@ def _places(
         address = row(batch, inst.src[0])
     shape = (batch.waves, LANES)
 
-    def places() -> tuple[np.ndarray, np.ndarray | None]:
+    def places(values: np.ndarray | None) -> tuple[np.ndarray, np.ndarray | None]:
         at = np.add(address, offset, dtype=np.int64)
         if at.shape != shape:
             at = np.array(np.broadcast_to(at, shape))
         mask = batch.mask
         if batch.watch is not None:
-            batch.watched(inst, "lds", kind, at.astype(np.uint64), size, mask)
+            batch.watched(inst, "lds", kind, at.astype(np.uint64), size, mask, values)
         if mask is not None:
             at *= mask
         if int(at.max()) > batch.lds_size - size:
@@ -83,7 +83,7 @@ def _places(
 
 def _load(batch: Batch, places: Places, size: int) -> np.ndarray:
     """The elements, [waves, 64]; 0 out of bounds."""
-    at, inside = places()
+    at, inside = places(None)
     if inside is not None and inside is not batch.mask:
         if not inside.any():
             return np.zeros((*at.shape, 3), np.uint32) if size == 12 else np.zeros(at.shape, ELEMENT[size])
@@ -126,7 +126,7 @@ def _bind_write(data: Data) -> Binder:
 
 
 def _store(batch: Batch, places: Places, values: np.ndarray, size: int) -> None:
-    at, mask = places()
+    at, mask = places(values)
     if mask is not None:
         at, values = at[mask], values[mask]
     store_elements(batch.lds, at, values, size)
@@ -332,7 +332,7 @@ def _atomic_op(
     whole = np.ones((batch.waves, LANES), bool)
 
     def update() -> Land:
-        at, mask = places()
+        at, mask = places(None)
         mask = whole if mask is None else mask
         operands = [fetch().view(atomic.dtype)[mask] for fetch in fetches]
         operand = operands[0] if len(operands) == 1 else np.stack(operands, axis=-1)
@@ -372,9 +372,9 @@ def _bind_exchange_flagged(batch: Batch, inst: Instruction) -> Op:
     aligned = np.empty_like(address)
     places = _places(batch, inst, 8, 0, "atomic", aligned)
 
-    def places_of_pairs() -> tuple[np.ndarray, np.ndarray | None]:
+    def places_of_pairs(values: np.ndarray | None) -> tuple[np.ndarray, np.ndarray | None]:
         np.bitwise_and(address + offset, np.uint32(0xFFF8), out=aligned)
-        return places()
+        return places(values)
 
     fetch = fetcher(batch, inst.src[1], Data(8))
     return _atomic_op(batch, inst, Atomic(_exchange_flagged, U64), places_of_pairs, [fetch])
@@ -407,9 +407,9 @@ def _with_m0(batch: Batch, inst: Instruction, kind: Kind, per_lane: int) -> Plac
     address = np.empty((batch.waves, LANES), np.uint32)
     places = _places(batch, inst, 4, inst.mods.get("offset", 0), kind, address)
 
-    def places_of_lanes() -> tuple[np.ndarray, np.ndarray | None]:
+    def places_of_lanes(values: np.ndarray | None) -> tuple[np.ndarray, np.ndarray | None]:
         np.add(m0 & np.uint32(0xFFFF), steps, out=address)
-        return places()
+        return places(values)
 
     return places_of_lanes
 
@@ -445,7 +445,7 @@ def _bind_count(name: str) -> Binder:
         waves = np.arange(batch.waves)
 
         def update() -> Land:
-            at, mask = places()
+            at, mask = places(None)
             lanes = np.ones(at.shape, bool) if mask is None else mask
             one = lanes.any(axis=1)
             first = at[waves, lanes.argmax(axis=1)][one]

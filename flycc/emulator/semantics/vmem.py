@@ -131,8 +131,8 @@ class _Buffer:
         base, shift, stride, limit, swizzle, adds_lane = self._descriptor()
         if swizzle:
             return self._swizzled(size)
-        offsets = self.immediate
-        for part in self.parts():
+        offsets, parts = self.immediate, self.parts()
+        for part in parts:
             offsets = np.add(part, offsets, dtype=np.int64)
         for index in self.index():
             offsets = offsets + index.astype(np.int64) * stride
@@ -140,9 +140,15 @@ class _Buffer:
             offsets = offsets + np.arange(LANES) * stride
         if offsets.shape != self.shape:
             offsets = np.array(np.broadcast_to(offsets, self.shape))
+        highest = int(offsets.max())
+        if highest >> 32 and self.inst.mods.get("offen", 0):
+            # The vector offset and the immediate are added in 32 bits.
+            carries = (parts[0].astype(np.int64) + self.inst.mods.get("offset", 0)) >> 32
+            offsets = offsets - (carries << 32)
+            highest = int(offsets.max())
         places: np.ndarray = offsets if isinstance(shift, int) else offsets + shift
         mask = self.batch.mask
-        if isinstance(limit, int) and int(offsets.max()) <= limit - size:
+        if isinstance(limit, int) and highest <= limit - size:
             return _Reach(base, places, offsets, limit, mask, False)
         inside: np.ndarray = offsets <= limit - size
         cut = size > 4 and bool((inside != (offsets <= limit - 4)).any())
@@ -206,9 +212,9 @@ class _Buffer:
         mask = inside if self.batch.mask is None else inside & self.batch.mask
         return _Reach(base, np.where(mask, places, 0), places, limit, mask, False)
 
-    def announced(self, reach: _Reach, kind: Kind, size: int) -> _Reach:
+    def announced(self, reach: _Reach, kind: Kind, size: int, values: np.ndarray | None = None) -> _Reach:
         """`reach` without the lanes that observers take out."""
-        inside = self.batch.watched(self.inst, "global", kind, reach.addresses(), size, reach.inside)
+        inside = self.batch.watched(self.inst, "global", kind, reach.addresses(), size, reach.inside, values)
         return reach._replace(inside=inside)
 
     def parts_inside(self, reach: _Reach, dwords: int) -> list[np.ndarray]:
@@ -404,10 +410,11 @@ def _bind_buffer_store(data: Data) -> Binder:
             if reach.cut:
                 _store_dwords(buffer, reach, as_dwords(fetch(), data.size))
                 return
+            values = fetch()
             if batch.watch is not None:
-                reach = buffer.announced(reach, "store", data.size)
+                reach = buffer.announced(reach, "store", data.size, values)
             if reach.inside is None or reach.inside.any():
-                batch.memory.scatter(reach.addresses(), fetch(), data.size, reach.inside)
+                batch.memory.scatter(reach.addresses(), values, data.size, reach.inside)
 
         def op() -> None:
             batch.at = inst
@@ -505,7 +512,7 @@ def _bind_format_store(count: int, halves: tuple[int, ...] | None) -> Binder:
             if reach.cut:
                 _store_dwords(buffer, reach, as_dwords(values, form.size))
                 return
-            reach = buffer.announced(reach, "store", form.size)
+            reach = buffer.announced(reach, "store", form.size, values)
             if reach.inside is None or reach.inside.any():
                 batch.memory.scatter(reach.addresses(), values, form.size, reach.inside)
 
@@ -525,7 +532,7 @@ def _store_dwords(buffer: _Buffer, reach: _Reach, dwords: np.ndarray) -> None:
     batch = buffer.batch
     for i, inside in enumerate(buffer.parts_inside(reach, dwords.shape[-1])):
         addresses = reach.addresses() + np.uint64(4 * i)
-        allowed = batch.watched(buffer.inst, "global", "store", addresses, 4, inside)
+        allowed = batch.watched(buffer.inst, "global", "store", addresses, 4, inside, dwords[..., i])
         assert allowed is not None
         if allowed.any():
             batch.memory.scatter(addresses, dwords[..., i], 4, allowed)
@@ -547,8 +554,9 @@ def _bind_store(data: Data) -> Binder:
                     store_elements(memory, at[inside], values[inside], data.size)
                 if not mask.any():
                     return
-            mask = batch.watched(inst, "global", "store", where, data.size, mask)
-            batch.memory.scatter(where, fetch(), data.size, mask)
+            values = fetch()
+            mask = batch.watched(inst, "global", "store", where, data.size, mask, values)
+            batch.memory.scatter(where, values, data.size, mask)
 
         def op() -> None:
             batch.at = inst

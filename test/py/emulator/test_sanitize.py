@@ -19,7 +19,6 @@ from flycc.emulator import (
     LaunchStats,
     MemoryFault,
     Module,
-    RunawayKernel,
     SanitizerError,
     run,
 )
@@ -130,6 +129,14 @@ PLANTED = [
     Planted(
         "checked_race_lds", "s_waitcnt lgkmcnt(0)", "race", "ds_read_b32 v3, v2",
         "a write that has not been waited for", "ds_write_b32 v1, v0", **_SWAP,
+    ),
+    Planted(
+        "checked_same_store", "v_and_b32_e32 v2, 63, v2", "race", "ds_write_b32 v1, v2",
+        "another wave has written with no order", "ds_write_b32 v1, v2", block=128, lds=256,
+    ),
+    Planted(
+        "checked_same_store", "v_and_b32_e32 v2, 63, v2", "race", "global_store_dword v1, v2, s[4:5]",
+        "another wave has written with no order", "global_store_dword v1, v2, s[4:5]", block=128, lds=256,
     ),
     Planted(
         "checked_race_global", "s_barrier", "race", "global_load_dword v3, v2, s[4:5]",
@@ -247,3 +254,54 @@ def matches(fault: Planted, finding: Finding) -> bool:
 def test_clean_twin_is_quiet(fault: Planted, order) -> None:
     findings = go(fault, clean=True, sanitize="all", wave_order=order).findings
     assert not findings, "\n".join(map(str, findings))
+
+
+def test_findings_are_raised_where_asked_for() -> None:
+    fault = PLANTED[0]
+    with pytest.raises(SanitizerError, match="global_store_dword v1, v6") as caught:
+        go(fault, clean=False, sanitize="bounds", raise_on_finding=True)
+    assert [finding.sanitizer for finding in caught.value.findings] == ["bounds"]
+    go(fault, clean=True, sanitize="bounds", raise_on_finding=True)
+
+
+def test_a_fault_without_its_sanitizer_carries_the_findings() -> None:
+    fault = next(f for f in PLANTED if f.program == "checked_waits" and f.text == "s_waitcnt lgkmcnt(0)")
+    with pytest.raises(MemoryFault) as caught:
+        go(fault, clean=False, sanitize="wait")
+    assert any("reads s4 before" in note for note in caught.value.__notes__)
+
+
+def test_findings_count_repetitions() -> None:
+    fault = next(f for f in PLANTED if f.program == "checked_race_global")
+    (finding,) = go(fault, clean=False, sanitize="race").findings
+    # Every lane of two waves in three workgroups reads what the other wave has stored.
+    assert finding.count == 3 * 2 * 64
+
+
+def test_unknown_sanitizers_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"sanitize: got \['speed'\]; \"all\" or some of"):
+        go(PLANTED[0], clean=True, sanitize=["bounds", "speed"])
+
+
+def test_sanitizers_do_not_change_results() -> None:
+    """Of programs that initialize what they use; also of the instruction count."""
+    for fault in PLANTED:
+        if fault.program == "endless":
+            continue
+        outputs = []
+        for sanitize in ((), "all"):
+            made = program(fault, clean=True)
+            rng = np.random.default_rng(SEED)
+            arrays = [rng.integers(0, 2**32, n, dtype=np.uint32) for n in fault.outputs.values()]
+            if fault.program == "checked_last_group":
+                arrays[1][:] = 0
+            stats = run(
+                Module(made.code, {made.name: made}),
+                made.name,
+                (fault.grid, 1, 1),
+                (fault.block, 1, 1),
+                arrays,
+                sanitize=sanitize,
+            )
+            outputs.append([stats.wave_instructions, *(array.tobytes() for array in arrays)])
+        assert outputs[0] == outputs[1], fault

@@ -263,7 +263,7 @@ def test_buffer_loads_beyond_num_records_read_zero(suffix: str, uniform: bool) -
     state.sgpr[:, 12] = 8
     step = min(size, 4)
     offset = rng.integers(0, 1100, SHAPE).astype(np.uint32) // step * step
-    offset[:, :4] = 0xFFFFFFF0
+    offset[:, :8] = [0xFFFFFFF0] * 4 + [0x80000000] * 4
     state.vgpr[0] = offset
     count = max(size // 4, 1)
     old = state.vgpr[4 : 4 + count].copy()
@@ -273,7 +273,7 @@ def test_buffer_loads_beyond_num_records_read_zero(suffix: str, uniform: bool) -
         state, Instruction(0, 8, f"buffer_load_{suffix}", "MUBUF", (Operand(V, 4, count),), sources, mods)
     )
     for wave, lane in np.ndindex(*SHAPE):
-        start = int(offset[wave, lane]) + 28
+        start = (int(offset[wave, lane]) + 20) % 2**32 + 8
         for i in range(count):
             at = start + 4 * i
             raw = data[at : at + step].tobytes() if at + step <= records[wave] else bytes(step)
