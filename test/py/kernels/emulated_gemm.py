@@ -69,11 +69,12 @@ class Stored:
 
 @dataclass
 class Result:
-    """`out` float64 [batch, m, n], its raw memory, and what the emulator counted."""
+    """`out` float64 [batch, m, n], its raw memory, and what the emulator counted and its sanitizers found."""
 
     out: np.ndarray
     memory: np.ndarray
     instructions_per_wave: float
+    findings: tuple[emulator.Finding, ...]
 
 
 @dataclass
@@ -117,7 +118,12 @@ class Gemm:
         a, b = self.a.read(), self.b.read()
         return a.swapaxes(1, 2) if self.trans_a else a, b.swapaxes(1, 2) if self.trans_b else b
 
-    def run(self, config: gemm.GemmConfig, wave_order: str | int = "lockstep") -> Result:
+    def run(
+        self,
+        config: gemm.GemmConfig,
+        wave_order: str | int = "lockstep",
+        sanitize: str | tuple[str, ...] = (),
+    ) -> Result:
         batch, m, n, k = self.sizes
         out = Stored(np.full((batch, m, n), -77.0), self.dtype, self.out_padding, self.out_misalign)
         problem = self.problem(out)
@@ -141,9 +147,11 @@ class Gemm:
         kernel = emulator.load(compiled.elf).kernels[compiled.symbol]
         grid = gemm.launch(problem, config)
         kernarg = compiled.kernarg.pack(values)
-        stats = emulator.launch(kernel, grid.grid, grid.block, kernarg, memory, wave_order=wave_order)
+        stats = emulator.launch(
+            kernel, grid.grid, grid.block, kernarg, memory, wave_order=wave_order, sanitize=sanitize
+        )
         waves = stats.workgroups * config.waves
-        return Result(out.read(), out.buffer.copy(), stats.wave_instructions / waves)
+        return Result(out.read(), out.buffer.copy(), stats.wave_instructions / waves, stats.findings)
 
     def _bias(self, memory: emulator.Memory, shape: tuple[int, int, int]) -> dict[str, int]:
         if self.bias is None:

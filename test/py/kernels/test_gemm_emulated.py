@@ -179,6 +179,22 @@ def test_wave_order_does_not_matter(name: str, layout: str) -> None:
         np.testing.assert_array_equal(case.run(CONFIGS[name], order).memory, first, err_msg=str(order))
 
 
+@pytest.mark.parametrize("aligned", [True, False])
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("name", CONFIGS)
+def test_sanitizers_are_quiet(name: str, layout: str, aligned: bool) -> None:
+    """Nothing races, is used too early or undefined, or touches what is not its own."""
+    rng = np.random.default_rng(seed)
+    sizes = (1, 40, 136, 600) if aligned else (2, 33, 70, 129)
+    bias = rng.integers(-4, 5, sizes[2:3]).astype(np.float64)
+    case = gemm_of(rng, "bf16", layout, sizes, misalign=0 if aligned else 2, bias=bias)
+    expected = case.run(CONFIGS[name]).memory
+    for order in ("lockstep", seed):
+        result = case.run(CONFIGS[name], order, sanitize="all")
+        assert not result.findings, "\n".join(map(str, result.findings))
+        np.testing.assert_array_equal(result.memory, expected, err_msg=str(order))
+
+
 def any_configuration(draw: random.Random) -> GemmConfig:
     """A valid configuration, shipped or not, that leaves at most 128 results to a work-item."""
     while True:
