@@ -22,7 +22,10 @@ Extent = tuple[int, int, int]
 #: Waves that run together at most: enough to hide the cost of the interpreter, few enough for the caches.
 MAX_WAVES = 256
 
-#: Bytes of batch state that a kernel keeps for its next launches.
+#: The largest size of a grid or block in one dimension.
+MAX_EXTENT = (1 << 31) - 1
+
+#: Bytes of scratch of a batch of several workgroups, and of batch state that a kernel keeps for its next launches.
 KEPT_BYTES = 256 << 20
 
 MAX_INSTRUCTIONS = 20_000_000
@@ -75,10 +78,12 @@ def launch(
     observers = (*sanitizers(names, findings), *observers)
     twins = "uninitialized" in names
     kernel.check()
-    groups = np.stack(np.unravel_index(np.arange(grid[0] * grid[1] * grid[2]), grid[::-1])[::-1], axis=1)
+    workgroups = grid[0] * grid[1] * grid[2]
     waves_per_group = -(-block[0] * block[1] * block[2] // LANES)
     per_batch = max(1, MAX_WAVES // (1 + twins) // waves_per_group)
-    per_batch = -(-len(groups) // -(-len(groups) // per_batch)) if len(groups) else 1
+    scratch = waves_per_group * LANES * kernel.descriptor.scratch_bytes * (1 + twins)
+    per_batch = max(1, min(per_batch, KEPT_BYTES // max(scratch, 1)))
+    per_batch = -(-workgroups // -(-workgroups // per_batch))
     wave_instructions = 0
     padded = np.zeros(max(len(kernarg), kernel.descriptor.kernarg_size, 1), np.uint8)
     padded[: len(kernarg)] = np.frombuffer(kernarg, np.uint8)
@@ -88,8 +93,8 @@ def launch(
         for observer in observers:
             observer.launch_begins(kernel, grid, block, memory)
         with np.errstate(all="ignore"):
-            for first in range(0, len(groups), per_batch):
-                part = groups[first : first + per_batch]
+            for first in range(0, workgroups, per_batch):
+                part = _workgroup_ids(grid, first, min(first + per_batch, workgroups))
                 watch = Watch(observers, twins) if observers else None
                 everyone = np.concatenate([part, part]) if twins else part
                 executor = _take_executor(kernel, len(everyone), waves_per_group, dynamic_lds, watch)
@@ -119,14 +124,20 @@ def launch(
         raise SanitizerError(findings.all())
     seconds = time.perf_counter() - started
     wave_instructions //= 1 + twins
-    return LaunchStats(wave_instructions, len(groups), seconds, findings.all(), findings.dropped)
+    return LaunchStats(wave_instructions, workgroups, seconds, findings.all(), findings.dropped)
 
 
 def _extent(name: str, extent: Sequence[int]) -> Extent:
     values = tuple(int(n) for n in extent)
-    if len(values) != 3 or min(values) < 1:
-        raise ValueError(f"{name}: got {tuple(extent)}, three positive sizes are needed")
+    if len(values) != 3 or min(values) < 1 or max(values) > MAX_EXTENT:
+        raise ValueError(f"{name}: got {tuple(extent)}, three sizes of 1 to {MAX_EXTENT} are needed")
     return values  # type: ignore[return-value]
+
+
+def _workgroup_ids(grid: Extent, first: int, end: int) -> np.ndarray:
+    """(x, y, z) of workgroups `first` to `end`, x running fastest, int64 [n, 3]."""
+    number = np.arange(first, end)
+    return np.stack([number % grid[0], number // grid[0] % grid[1], number // (grid[0] * grid[1])], axis=1)
 
 
 def _check(kernel: Kernel, block: Extent, kernarg: bytes, dynamic_lds: int) -> None:
