@@ -1,30 +1,20 @@
-"""Triton kernels that the emulator runs as Triton compiles them for gfx950, and a launcher for them.
-
-Compilation needs no GPU: Triton's AMD backend is asked for the target by name.
-"""
+"""Triton kernels that the emulator runs as Triton compiles them for gfx950, and a launcher for them."""
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
 
 import numpy as np
 import triton
 import triton.language as tl
-from triton.backends.compiler import GPUTarget
-from triton.compiler import ASTSource
 
-from flycc.emulator import Module, load, run
-from flycc.emulator.launch import LaunchStats
-
-TARGET = GPUTarget("hip", "gfx950", 64)
+from flycc.benchmarks.triton_kernels import compile_kernel
+from flycc.emulator import LaunchStats, Module, load, run
 
 
 @dataclass(frozen=True)
-class Compiled:
-    """A kernel as Triton compiled it: LDS is given at launch, and two unused pointers end its arguments."""
+class Loaded:
+    """A kernel that Triton compiled, loaded into the emulator."""
 
     module: Module
     name: str
@@ -32,26 +22,19 @@ class Compiled:
     lds: int
 
     def launch(self, grid: tuple[int, ...], *args: np.ndarray | np.generic, **options: object) -> LaunchStats:
-        """Run on `grid` programs; `options` as of flycc.emulator.run."""
+        """Run on `grid` programs; `options` as of flycc.emulator.run. Two pointers nobody uses end the arguments."""
         extent = (*grid, 1, 1)[:3]
         slots = self.module.kernels[self.name].descriptor.args
         visible = sum(not slot.value_kind.startswith("hidden") for slot in slots)
-        hidden = [np.uint64(0)] * (visible - len(args))
+        unused = [np.uint64(0)] * (visible - len(args))
         block = (self.threads, 1, 1)
-        return run(self.module, self.name, extent, block, [*args, *hidden], dynamic_lds=self.lds, **options)
+        return run(self.module, self.name, extent, block, [*args, *unused], dynamic_lds=self.lds, **options)
 
 
-def build(function, signature: dict[str, str], constants: dict[str, object], **options: object) -> Compiled:
-    """Compile for gfx950: `signature` gives the types of the run-time arguments, in order."""
-    types = {**signature, **dict.fromkeys(constants, "constexpr")}
-    types = {name: types[name] for name in function.arg_names}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        made = triton.compile(
-            ASTSource(function, types, dict(constants)), target=TARGET, options=dict(options)
-        )
-    metadata = made.metadata
-    return Compiled(load(made.asm["hsaco"]), metadata.name, metadata.num_warps * 64, metadata.shared)
+def build(function, signature: dict[str, str], warps: int = 4, **constants: object) -> Loaded:
+    """Compile for gfx950: `signature` gives the types of the run-time arguments, `constants` the others' values."""
+    made = compile_kernel(function, signature, constants, warps)
+    return Loaded(load(made.elf), made.name, made.threads, made.lds)
 
 
 @triton.jit
@@ -264,13 +247,3 @@ def divide_integers(a, b, quotient, remainder, n, BLOCK: tl.constexpr):
     x, y = tl.load(a + at, mask=inside, other=1), tl.load(b + at, mask=inside, other=1)
     tl.store(quotient + at, x // y, mask=inside)
     tl.store(remainder + at, x % y, mask=inside)
-
-
-@cache
-def built(
-    function, signature: tuple[tuple[str, str], ...], constants: tuple[tuple[str, object], ...]
-) -> Compiled:
-    return build(function, dict(signature), dict(constants))
-
-
-__all__: Sequence[str] = ("Compiled", "build", "built")
