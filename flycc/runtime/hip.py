@@ -60,13 +60,17 @@ class _Current:
         self._hip, self._index, self._before = hip, index, ctypes.c_int()
 
     def __enter__(self) -> None:
-        self._hip.call("device.current", "the current GPU", "hipGetDevice", ctypes.byref(self._before))
-        if self._before.value != self._index:
-            self._hip.call("device.current", f"GPU {self._index}", "hipSetDevice", self._index)
+        error = self._hip.raw.hipGetDevice(ctypes.byref(self._before))
+        if error:
+            raise self._hip.error("device.current", f"GPU {self._index}", "hipGetDevice", error)
+        self._set(self._index)
 
     def __exit__(self, *_: object) -> None:
+        self._set(self._before.value)
+
+    def _set(self, index: int) -> None:
         if self._before.value != self._index:
-            self._hip.call("device.current", "the GPU before", "hipSetDevice", self._before.value)
+            self._hip.call("device.current", f"GPU {index}", "hipSetDevice", index)
 
 
 class HipDevice:

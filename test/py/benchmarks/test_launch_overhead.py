@@ -1,0 +1,30 @@
+"""`flycc bench launch`: it measures what it says, in the unit it says."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from flycc.benchmarks import launch_overhead
+
+
+def test_microseconds_are_those_of_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launch_overhead, "ROUNDS", 3)
+    monkeypatch.setattr(launch_overhead, "CALLS", 2)
+    found = launch_overhead.microseconds({"sleep": lambda: time.sleep(0.01), "nothing": lambda: None})
+    # A sleep is never shorter than asked for; on a busy machine it may be much longer.
+    assert found["sleep"] >= 10_000 > found["nothing"]
+
+
+def test_figures_and_ratios_agree(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launch_overhead, "ROUNDS", 1)
+    monkeypatch.setattr(launch_overhead, "CALLS", 3)
+    figures = launch_overhead.measure()
+    times, ratios = figures["microseconds"], figures["ratio"]
+    assert times.keys() == ratios.keys() == {"torch.add", "launch", "gemm"}
+    for name, value in times.items():
+        assert value > 0
+        assert ratios[name] == value / times["torch.add"]
+    # A GEMM call contains a launch and the choice of its kernel.
+    assert times["gemm"] > times["launch"]
