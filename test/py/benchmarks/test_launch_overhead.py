@@ -18,8 +18,8 @@ def test_microseconds_are_those_of_a_call(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_figures_and_ratios_agree(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(launch_overhead, "ROUNDS", 1)
-    monkeypatch.setattr(launch_overhead, "CALLS", 3)
+    monkeypatch.setattr(launch_overhead, "ROUNDS", 5)
+    monkeypatch.setattr(launch_overhead, "CALLS", 50)
     figures = launch_overhead.measure()
     times, ratios = figures["microseconds"], figures["ratio"]
     assert times.keys() == ratios.keys() == {"torch.add", "launch", "gemm"}
