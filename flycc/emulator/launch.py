@@ -15,7 +15,7 @@ from flycc.emulator.observe import Observer, Watch
 from flycc.emulator.program import Kernel, Module
 from flycc.emulator.sanitize import Finding, Findings, SanitizerError, selected
 from flycc.emulator.sanitize import observers as sanitizers
-from flycc.emulator.state import ALL_LANES, EXEC, LANES, Batch, Mode
+from flycc.emulator.state import ALL_LANES, EXEC, LANES, MFMA_ORDERS, Batch, Mode
 
 Extent = tuple[int, int, int]
 
@@ -59,6 +59,7 @@ def launch(
     observers: Sequence[Observer] = (),
     sanitize: str | Sequence[str] = (),
     raise_on_finding: bool = False,
+    mfma_order: str = "fast",
 ) -> LaunchStats:
     """Run `kernel` on `grid` workgroups of `block` work-items and return when all have ended.
 
@@ -67,6 +68,8 @@ def launch(
     unspecified order. `observers` are told what happens. `sanitize` is "all" or names out of
     `flycc.emulator.sanitize.SANITIZERS`: what those find is in the result, or with `raise_on_finding`
     in a SanitizerError. An error that ends the launch carries what was found before as notes.
+    `mfma_order` is the order in which matrix instructions sum: "fast", "sequential" or "exact", as
+    flycc.emulator.semantics.mfma defines them; the last two are slow references.
 
     Raises MemoryFault, UnsupportedInstruction, RunawayKernel and other EmulatorErrors;
     ValueError for arguments that no launch accepts.
@@ -74,6 +77,8 @@ def launch(
     started = time.perf_counter()
     grid, block = _extent("grid", grid), _extent("block", block)
     _check(kernel, block, kernarg, dynamic_lds)
+    if mfma_order not in MFMA_ORDERS:
+        raise ValueError(f"mfma_order: got {mfma_order!r}; {', '.join(MFMA_ORDERS)} are accepted")
     names, findings = selected(sanitize), Findings(kernel.name)
     observers = (*sanitizers(names, findings), *observers)
     twins = "uninitialized" in names
@@ -97,7 +102,9 @@ def launch(
                 part = _workgroup_ids(grid, first, min(first + per_batch, workgroups))
                 watch = Watch(observers, twins) if observers else None
                 everyone = np.concatenate([part, part]) if twins else part
-                executor = _take_executor(kernel, len(everyone), waves_per_group, dynamic_lds, watch)
+                executor = _take_executor(
+                    kernel, len(everyone), waves_per_group, dynamic_lds, watch, mfma_order
+                )
                 batch = executor.batch
                 _initialise(batch, kernel, memory, everyone, block, padded, kernarg_address, code_base)
                 for observer in observers:
@@ -177,16 +184,16 @@ def _map_code(kernel: Kernel, memory: Memory) -> tuple[int, list[int]]:
 
 
 def _take_executor(
-    kernel: Kernel, groups: int, waves_per_group: int, dynamic_lds: int, watch: Watch | None
+    kernel: Kernel, groups: int, waves_per_group: int, dynamic_lds: int, watch: Watch | None, mfma_order: str
 ) -> Executor:
-    """One of an earlier launch, or a new one; those with observers are not kept."""
+    """One of an earlier launch, or a new one; those with observers or unusual sums are not kept."""
     key = (groups, waves_per_group, dynamic_lds)
-    kept = kernel.states.pop(key, None) if watch is None else None
+    kept = kernel.states.pop(key, None) if watch is None and mfma_order == "fast" else None
     if isinstance(kept, Executor):
         return kept
     descriptor = kernel.descriptor
     keeps = descriptor.denorm_mode_32, descriptor.denorm_mode_16_64
-    mode = Mode(dx10_clamp=descriptor.dx10_clamp, may_flush=0 in keeps)
+    mode = Mode(dx10_clamp=descriptor.dx10_clamp, may_flush=0 in keeps, mfma_order=mfma_order)
     batch = Batch(
         kernel=descriptor,
         groups=groups,
@@ -205,7 +212,7 @@ def _keep_executor(kernel: Kernel, executor: Executor) -> None:
     """Keep for the next launch of this size, and drop the least recently used ones beyond the budget."""
     batch, states = executor.batch, kernel.states
     extra = batch.lds_size - kernel.descriptor.lds_bytes
-    if batch.watch is not None:
+    if batch.watch is not None or batch.mode.mfma_order != "fast":
         return
     states[batch.groups, batch.waves_per_group, extra] = executor
     while len(states) > 1 and sum(e.batch.nbytes for e in states.values()) > KEPT_BYTES:  # type: ignore[attr-defined]
@@ -274,6 +281,7 @@ def run(
     observers: Sequence[Observer] = (),
     sanitize: str | Sequence[str] = (),
     raise_on_finding: bool = False,
+    mfma_order: str = "fast",
 ) -> LaunchStats:
     """Launch with arrays (as pointers, used in place) and numpy scalars as arguments, in metadata order."""
     if kernel_name not in module.kernels:
@@ -293,6 +301,7 @@ def run(
         observers=observers,
         sanitize=sanitize,
         raise_on_finding=raise_on_finding,
+        mfma_order=mfma_order,
     )
 
 

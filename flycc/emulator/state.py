@@ -29,6 +29,9 @@ VCC, M0, EXEC = 106, 124, 126
 #: Rows behind the declared vector registers, for operands that DPP and SDWA rearrange.
 TEMPORARIES = 3
 
+#: How matrix instructions may sum; see semantics.mfma.
+MFMA_ORDERS = ("fast", "sequential", "exact")
+
 ALL_LANES = np.uint64(0xFFFF_FFFF_FFFF_FFFF)
 
 
