@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from itertools import count
 
 import numpy as np
 
@@ -116,12 +115,13 @@ class Executor:
         batch = self.batch
         waiting, done = np.zeros(batch.waves, bool), np.zeros(batch.waves, bool)
         last_ran = np.zeros(batch.waves, np.int64)
-        fair = False
-        for turn in count():
+        fair, turn = False, 0
+        while True:
             ready = ~(waiting | done)
             if not ready.any():
                 batch.activate(None)
                 return None
+            turn += 1
             if turn % PATIENCE == 0:
                 fair = bool((last_ran[ready] <= turn - PATIENCE).any())
             if fair:

@@ -179,7 +179,8 @@ class Watch:
         space, size = access.space, access.size
         if space == "lds" or (space == "scratch" and self.tolerant):
             limit = batch.lds_size if space == "lds" else batch.scratch_size
-            outside = access.mask & (access.addresses.view(np.int64) > limit - size)
+            at = access.addresses.view(np.int64)
+            outside = access.mask & ((at < 0) | (at > limit - size))
             name = "LDS" if space == "lds" else "scratch"
             return [(f"past the {limit} bytes of {name}", outside)] if outside.any() else []
         if space in ("global", "scalar") and self.tolerant:

@@ -61,7 +61,7 @@ class _Events:
 class _Touch(NamedTuple):
     """What an access touches of one memory.
 
-    `cells`, `lanes` and `index`, int64 [m]: cells of `shadow`, and which lane of which of the access's
+    `cells`, `lanes` and `of_wave`, int64 [m]: cells of `shadow`, and which lane of which of the access's
     waves touches them. `variable` is what atomics on this memory synchronise by.
     """
 
@@ -69,7 +69,7 @@ class _Touch(NamedTuple):
     variable: tuple[str, int]
     shadow: Shadow
     cells: np.ndarray
-    index: np.ndarray
+    of_wave: np.ndarray
     lanes: np.ndarray
     atomic: bool
 
@@ -131,7 +131,7 @@ class Races(Observer):
         if is_late:
             self._incomplete[access] = first, len(access.waves)
         for touch in touches:
-            events = (touch.index + first).astype(np.int32)
+            events = (touch.of_wave + first).astype(np.int32)
             if access.kind == "load":
                 self._check(batch, touch, "writer", events)
                 self._record_read(touch, events)
@@ -185,11 +185,9 @@ class Races(Observer):
         touches = []
         for variable, shadow, offsets, part in parts:
             cells = shadow.cells(offsets, access.size)
-            of_cells = [
-                each[part] if cells.shape[1] == 1 else np.repeat(each[part], cells.shape[1])
-                for each in (index, lanes)
-            ]
-            touches.append(_Touch(access, variable, shadow, cells.reshape(-1), *of_cells, atomic))
+            each = cells.shape[1]
+            of_wave, of_lane = np.repeat(index[part], each), np.repeat(lanes[part], each)
+            touches.append(_Touch(access, variable, shadow, cells.reshape(-1), of_wave, of_lane, atomic))
         return touches
 
     def _check(self, batch: Batch, touch: _Touch, role: str, events: np.ndarray) -> None:
@@ -201,7 +199,7 @@ class Races(Observer):
             suspect &= ~happened.atomic[past]
         at = np.flatnonzero(suspect)
         if at.size:
-            at = at[~self._ordered(past[at], touch.access.waves[touch.index[at]])]
+            at = at[~self._ordered(past[at], touch.access.waves[touch.of_wave[at]])]
         if at.size and role == "writer" and touch.access.values is not None:
             at = at[~self._unchanged(batch, touch, at)]
         if at.size:
@@ -209,7 +207,7 @@ class Races(Observer):
 
     def _unchanged(self, batch: Batch, touch: _Touch, at: np.ndarray) -> np.ndarray:
         """Whether a store to the touched cells `at` writes what memory holds already."""
-        access, index, lanes = touch.access, touch.index[at], touch.lanes[at]
+        access, index, lanes = touch.access, touch.of_wave[at], touch.lanes[at]
         assert access.values is not None
         offsets = access.addresses[index, lanes].astype(np.int64)
         if access.space == "lds":
@@ -242,7 +240,7 @@ class Races(Observer):
         follows = (past == 0) | (happened.wave[past] == happened.wave[events])
         at = np.flatnonzero(~follows)
         if at.size:
-            follows[at] = self._ordered(past[at], touch.access.waves[touch.index[at]])
+            follows[at] = self._ordered(past[at], touch.access.waves[touch.of_wave[at]])
         if follows.all():
             reader[cells] = events
         else:
@@ -266,7 +264,7 @@ class Races(Observer):
     def _synchronise(self, touch: _Touch) -> None:
         """Acquire (if a value is returned) and release (if memory is written), one wave after another."""
         acquires, releases = bool(touch.access.inst.dst), touch.access.kind != "load"
-        for wave in map(int, touch.access.waves[np.unique(touch.index)]):
+        for wave in map(int, touch.access.waves[np.unique(touch.of_wave)]):
             group, slot = divmod(wave, self._per_group)
             first = (self._first_group + group) * self._per_group
             of_group = slice(first, first + self._per_group)
@@ -292,7 +290,7 @@ class Races(Observer):
         for number in np.unique(numbers):
             hits = at[numbers == number]
             first, event = int(hits[0]), int(past[hits[0]])
-            index, lane = int(touch.index[first]), int(touch.lanes[first])
+            index, lane = int(touch.of_wave[first]), int(touch.lanes[first])
             group, slot = divmod(int(happened.wave[event]), self._per_group)
             did = "written" if role == "writer" else "read"
             late = ", a write that has not been waited for" if happened.clock[event] == PENDING else ""
@@ -324,7 +322,7 @@ def _agree(touch: _Touch, at: np.ndarray) -> np.ndarray:
     last = np.empty(len(unique), np.int64)
     last[which] = np.arange(len(which))
     final = last[which[at]]
-    mine, others = ((touch.index[i], touch.lanes[i]) for i in (at, final))
+    mine, others = ((touch.of_wave[i], touch.lanes[i]) for i in (at, final))
     agree = _same(access.values[mine], access.values[others])
     return agree & (access.addresses[mine] == access.addresses[others])
 

@@ -171,10 +171,12 @@ def _vector(batch: Batch, operand: Operand) -> tuple[tuple[str, int], ...]:
     if not is_vector(operand):
         return ()
     first = first_row(batch, operand)
-    return tuple((f"{operand.kind.value}{operand.index + i}", first + i) for i in range(operand.count))
+    count = min(operand.count, len(batch.vgpr) - first)
+    return tuple((f"{operand.kind.value}{operand.index + i}", first + i) for i in range(count))
 
 
 def _scalar(operand: Operand) -> tuple[tuple[str, int], ...]:
-    if operand.kind is not OperandKind.SGPR or operand.index >= SGPRS:
+    if operand.kind is not OperandKind.SGPR:
         return ()
-    return tuple((f"s{operand.index + i}", operand.index + i) for i in range(operand.count))
+    last = min(operand.index + operand.count, SGPRS)
+    return tuple((f"s{i}", i) for i in range(operand.index, last))

@@ -148,16 +148,16 @@ class Waits(Observer):
 
 
 def _rows(batch: Batch, operands: tuple[Operand, ...]) -> np.ndarray:
-    """Vector rows, then scalar registers, int64 [n]."""
+    """Vector rows, then scalar registers, int64 [n]; without those that there are not."""
     rows: list[int] = []
+    vectors = len(batch.vgpr)
     for operand in operands:
         if is_vector(operand):
             first = first_row(batch, operand)
+            rows.extend(range(first, min(first + operand.count, vectors)))
         elif operand.kind is OperandKind.SGPR:
-            first = len(batch.vgpr) + operand.index
-        else:
-            continue
-        rows.extend(range(first, first + operand.count))
+            first = vectors + operand.index
+            rows.extend(range(first, min(first + operand.count, vectors + SGPRS)))
     return np.array(rows, np.int64)
 
 

@@ -366,7 +366,7 @@ def _bind_load(data: Data, to_lds: bool = False) -> Binder:
 def _to_lds(batch: Batch, inst: Instruction, data: Data, loaded: Callable[[], np.ndarray]) -> Op:
     """A load to LDS: lane i's data lands at M0 + offset + i * size, and only when a wait requires it.
 
-    Memory is read at issue, as later stores of the same wave must not be seen. What lies past the end of
+    Memory is read at issue, as later stores of the same wave must not be seen. What lies outside
     LDS is dropped.
     """
     size = max(data.size, 4)
@@ -384,7 +384,7 @@ def _to_lds(batch: Batch, inst: Instruction, data: Data, loaded: Callable[[], np
             values = values.view(kind).astype(np.int32).view(np.uint32)
         offsets = (m0 & np.uint32(0x3FFFF)).astype(np.int64) + lane
         batch.watched(inst, "lds", "load-to-lds", offsets.view(np.uint64), size, mask)
-        inside = offsets <= batch.lds_size - size
+        inside = (offsets >= 0) & (offsets <= batch.lds_size - size)
         if not inside.all():
             mask = inside if mask is None else inside & mask
         places = offsets + batch.lds_base

@@ -209,3 +209,17 @@ def test_matrix_operands_that_land_between_two_uses_are_read_again() -> None:
     assert landing.written_by(into_accumulator) == []
     assert landing.written_by(waitcnt(vmcnt=0)) == [(5, 1)]
     assert landing.written_by(waitcnt(lgkmcnt=3)) == [everything, (state.accum_offset + 2, 2)]
+
+
+def test_load_to_lds_drops_what_lies_outside() -> None:
+    state, data = machine()
+    state.lds[:] = 0
+    state.sgpr[:, M0] = 0
+    to_lds = Instruction(
+        0, 8, "global_load_lds_dword", "GLOBAL", (), (Operand(V, 1), Operand(S, 8, 2)), {"offset": -8}
+    )
+    state.vgpr[1] = 4 * np.arange(64) + 8
+    run(state, to_lds, waitcnt(vmcnt=0))
+    expected = np.zeros((2, 128), np.uint32)
+    expected[:, :62] = data[2:64]
+    np.testing.assert_array_equal(state.lds.view(np.uint32).reshape(2, 128), expected)
