@@ -111,4 +111,5 @@ BINDERS: dict[str, Binder] = {
     "v_permlane32_swap_b32": _bind_exchange(slice(32, 64), slice(0, 32)),
     "v_permlane16_swap_b32": _bind_exchange(_ODD_ROWS, _EVEN_ROWS),
     "v_nop": lambda batch, inst: lambda: None,
+    "v_clrexcp": lambda batch, inst: lambda: None,  # no exceptions are modelled
 }

@@ -301,7 +301,7 @@ def typed_cases():
             yield data, number
 
 
-@pytest.mark.parametrize(("data", "number"), typed_cases())
+@pytest.mark.parametrize(("data", "number"), list(typed_cases()))
 def test_typed_loads_and_stores(data: int, number: str) -> None:
     rng = np.random.default_rng([SEED, data, *map(ord, number)])
     state, memory, base, mask = machine(rng)
