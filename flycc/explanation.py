@@ -24,8 +24,13 @@ def explain(
 
     Returns the `Record`; print it with `flycc explain`, or take `record.to_json()`.
     """
-    with collect() as record:
-        # A backend object of its own, so that code compiled before is compiled again and seen.
-        backend = functools.partial(flycc_backend, options=options)
-        torch.compile(fn, backend=backend)(*inputs, **kwargs)
+    # What `torch.compile` returned holds what it was given; that is compiled afresh.
+    original = getattr(fn, "_orig_mod", None) or getattr(fn, "_torchdynamo_orig_callable", fn)
+    # A backend object of its own makes Dynamo compile again what it compiled before, which counts as recompiling.
+    backend = functools.partial(flycc_backend, options=options)
+    with (
+        collect() as record,
+        torch._dynamo.config.patch(recompile_limit=2**31, accumulated_recompile_limit=2**31),
+    ):
+        torch.compile(original, backend=backend)(*inputs, **kwargs)
     return record

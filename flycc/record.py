@@ -110,8 +110,11 @@ def collect() -> Iterator[Record]:
     finally:
         with _lock:
             _active.remove(record)
-        callback_handler.remove_start_callback(on_start)
-        callback_handler.remove_end_callback(on_end)
+        # `torch._dynamo.reset()` inside the block has removed them already.
+        if on_start in callback_handler.start_callbacks:
+            callback_handler.remove_start_callback(on_start)
+        if on_end in callback_handler.end_callbacks:
+            callback_handler.remove_end_callback(on_end)
 
 
 def add_graph(kind: str, report: Report) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import importlib.util
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -33,7 +34,13 @@ def run(args: argparse.Namespace) -> int:
     """Compile the subject once and print what became of every candidate op."""
     import flycc
 
-    fn, inputs = load(args.subject)()
+    example = load(args.subject)()
+    match example:
+        case (fn, tuple(inputs)) if callable(fn):
+            pass
+        case _:
+            sentence = f"{args.subject} must return (model, tuple of inputs), got {type(example).__name__}"
+            raise FlyccError(Reason("explain.subject", sentence))
     record = flycc.explain(fn, *inputs, options={"fallback": args.fallback, "strict": args.strict})
     if args.json != "-":
         show(record)
@@ -50,10 +57,14 @@ def load(subject: str) -> Callable[[], tuple[Any, tuple[Any, ...]]]:
     if place.endswith(".py"):
         if not Path(place).is_file():
             raise FlyccError(Reason("explain.subject", f"there is no file {place}"))
-        spec = importlib.util.spec_from_file_location(Path(place).stem, place)
+        # As when Python runs a file: its folder is where it imports from. The name is one that no module has, and
+        # Dynamo looks a function's globals up by it.
+        sys.path.insert(0, str(Path(place).resolve().parent))
+        spec = importlib.util.spec_from_file_location(f"flycc_explained_{Path(place).stem}", place)
         assert spec is not None
         assert spec.loader is not None
         module = importlib.util.module_from_spec(spec)
+        sys.modules[spec.name] = module
         spec.loader.exec_module(module)
     else:
         try:

@@ -7,7 +7,8 @@ import importlib
 import os
 import sys
 
-from flycc.contracts import FlyccError
+from flycc.cli.output import check_json
+from flycc.contracts import flycc_error_in
 
 #: name -> what `flycc --help` says of it. The module of the same name holds `configure(parser)` and `run(args)`,
 #: and is imported only when it is asked for, so that `flycc doctor` works where torch does not.
@@ -34,16 +35,21 @@ def main(argv: list[str] | None = None) -> int:
     subparser = argparse.ArgumentParser(prog=f"flycc {args.command}", description=COMMANDS[args.command])
     command.configure(subparser)
     try:
-        status = command.run(subparser.parse_args(rest))
+        arguments = subparser.parse_args(rest)
+        check_json(getattr(arguments, "json", None))
+        status = command.run(arguments)
         sys.stdout.flush()
         return status
-    except FlyccError as error:
-        print(f"flycc {args.command}: {error.reason}", file=sys.stderr)
-        return 1
     except (
         BrokenPipeError
     ):  # as when the output goes to `head`; the interpreter would flush once more at its end
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except Exception as error:
+        known = flycc_error_in(error)
+        if known is None:
+            raise
+        print(f"flycc {args.command}: {known.reason}", file=sys.stderr)
         return 1
 
 

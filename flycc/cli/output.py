@@ -12,6 +12,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from flycc.contracts import FlyccError, Reason
+
 console = Console(highlight=False, soft_wrap=False)
 
 
@@ -28,12 +30,19 @@ def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) 
     console.print(shown)
 
 
+def check_json(path: str | None) -> None:
+    """Raise `FlyccError` if `write_json` could not write there; for before the work whose result it is."""
+    if path and path != "-" and not os.access(Path(path).absolute().parent, os.W_OK | os.X_OK):
+        raise FlyccError(Reason("cli.json", f"--json {path}: its folder is missing or cannot be written to"))
+
+
 def write_json(path: str, value: Any) -> None:
     """Write `value` to `path`, or to standard output for "-"; a reader never sees half a file."""
     text = json.dumps(value, indent=2) + "\n"
     if path == "-":
         print(text, end="")
         return
+    check_json(path)
     target = Path(path)
     handle, temporary = tempfile.mkstemp(dir=target.absolute().parent, prefix=target.name, suffix=".tmp")
     try:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import os
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
@@ -16,7 +18,7 @@ from flycc.runtime.device import DeviceError, Extent
 
 
 class EmulatedDevice:
-    """Executes the bytes of gfx950 code objects on the CPU. Not safe for two launches at once."""
+    """Executes the bytes of gfx950 code objects on the CPU, for one thread at a time; others wait."""
 
     name = "emulated"
     target = "gfx950"
@@ -24,38 +26,50 @@ class EmulatedDevice:
     def __init__(self) -> None:
         self._memory = emulator.Memory()
         self._allocations: dict[int, np.ndarray] = {}
+        self._make_lock()
+        # A child of a fork has one thread, and a lock that another thread held at the fork would stay locked.
+        os.register_at_fork(after_in_child=self._make_lock)
+
+    def _make_lock(self) -> None:
+        """Held while tensors are mapped, so that launches see a memory, and kernels a state, of their own."""
+        self._lock = threading.RLock()
 
     def allocate(self, nbytes: int) -> int:
         # Oversized by one alignment, so that the start can be aligned: device addresses follow host ones modulo 16.
         raw = np.zeros(nbytes + 256, np.uint8)
         start = -raw.ctypes.data % 256
         array = raw[start : start + nbytes]
-        address = self._memory.register(array)
-        self._allocations[address] = array
+        with self._lock:
+            address = self._memory.register(array)
+            self._allocations[address] = array
         return address
 
     def free(self, address: int) -> None:
-        self._memory.unregister(address)
-        del self._allocations[address]
+        with self._lock:
+            self._memory.unregister(address)
+            del self._allocations[address]
 
     def copy_to(self, address: int, data: bytes) -> None:
-        self._memory.read(address, len(data))[:] = np.frombuffer(data, np.uint8)
+        with self._lock:
+            self._memory.read(address, len(data))[:] = np.frombuffer(data, np.uint8)
 
     def copy_from(self, address: int, nbytes: int) -> bytes:
-        return self._memory.read(address, nbytes).tobytes()
+        with self._lock:
+            return self._memory.read(address, nbytes).tobytes()
 
     @contextmanager
     def mapped(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> Iterator[list[int]]:
         addresses: list[int] = []
-        try:
-            for tensor in inputs:
-                addresses.append(self._memory.register(extent(tensor), writable=False))
-            for tensor in outputs:
-                addresses.append(self._memory.register(extent(tensor)))
-            yield addresses
-        finally:
-            for address in addresses:
-                self._memory.unregister(address)
+        with self._lock:
+            try:
+                for tensor in inputs:
+                    addresses.append(self._memory.register(extent(tensor), writable=False))
+                for tensor in outputs:
+                    addresses.append(self._memory.register(extent(tensor)))
+                yield addresses
+            finally:
+                for address in addresses:
+                    self._memory.unregister(address)
 
     def load(self, elf: bytes, symbol: str) -> emulator.Kernel:
         try:
@@ -69,7 +83,8 @@ class EmulatedDevice:
 
     def launch(self, kernel: emulator.Kernel, grid: Extent, block: Extent, kernarg: bytes) -> None:
         try:
-            emulator.launch(kernel, grid, block, kernarg, self._memory)
+            with self._lock:
+                emulator.launch(kernel, grid, block, kernarg, self._memory)
         except EmulatorError as error:
             raise DeviceError(Reason("device.launch", str(error))) from error
 

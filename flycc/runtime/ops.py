@@ -69,6 +69,9 @@ def serve_gemm(problem: GemmProblem, device: torch.device) -> Reason | None:
     try:
         gemm_runtime.prepare(problem, device_for(device))
     except FlyccError as error:
+        # That a family does not cover a problem is an answer; that its kernel cannot be built is a failure.
+        if not error.reason.code.startswith("gemm."):
+            refusals.warn_once("a matched gemm", error.reason)
         return error.reason
     return None
 
@@ -116,7 +119,7 @@ def _pytorch(left: Tensor, right: Tensor, bias: Tensor | None) -> Tensor:
         result = torch.matmul(left, right)
     elif left.dim() == right.dim() == 2:
         result = torch.addmm(bias, left, right)
-    elif left.dim() == right.dim() == 3:
+    elif left.dim() == right.dim() == 3 and left.shape[0] == right.shape[0]:
         result = torch.baddbmm(bias, left, right)
     else:
         result = torch.matmul(left, right).add_(bias)

@@ -47,6 +47,11 @@ def refuse(op: str, error: Exception) -> None:
         raise error
     for listener in list(_listeners):
         listener(reason)
+    warn_once(f"a call of {op}", reason)
+
+
+def warn_once(what: str, reason: Reason) -> None:
+    """One warning for each reason code that `what` is left to PyTorch."""
     if reason.code not in _warned:
         _warned.add(reason.code)
-        warnings.warn(f"flycc leaves a call of {op} to PyTorch: {reason}", RuntimeWarning, stacklevel=2)
+        warnings.warn(f"flycc leaves {what} to PyTorch: {reason}", RuntimeWarning, stacklevel=3)

@@ -131,5 +131,24 @@ def test_a_failure_of_inductor_runs_the_graph_op_by_op(monkeypatch):
     monkeypatch.setattr(flycc.backend.frontend, "compile_with_inductor", broken)
     model, x = mlp(), torch.randn(7, 40, dtype=torch.bfloat16)
     compiled = torch.compile(model, backend="flycc", options={"fallback": "inductor"})
-    with torch.no_grad(), pytest.warns(RuntimeWarning, match=r"fallback\.inductor: RuntimeError: no compiler"):
+    with (
+        torch.no_grad(),
+        pytest.warns(RuntimeWarning, match=r"fallback\.inductor: RuntimeError: no compiler"),
+    ):
         close(compiled(x), model(x))
+
+
+def test_explain_works_any_number_of_times_and_on_what_is_compiled():
+    x = torch.randn(4, 40, dtype=torch.bfloat16)
+    model = mlp()
+    compiled = torch.compile(model, backend="flycc")
+    compiled(x)
+    for subject in [model] * 10 + [compiled]:
+        assert flycc.explain(subject, x).families()["gemm"] == {"kernel": 2, "fallback": 0, "reasons": []}
+
+
+def test_our_error_is_found_in_what_torch_compile_raises():
+    with pytest.raises(torch._dynamo.exc.BackendCompilerFailed) as caught:
+        torch.compile(lambda x: x + 1, backend="flycc", options={"nope": 1})(torch.ones(2))
+    assert isinstance(flycc.errors.flycc_error_in(caught.value), flycc.errors.OptionError)
+    assert flycc.errors.flycc_error_in(ValueError()) is None

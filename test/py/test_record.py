@@ -2,6 +2,8 @@
 
 import time
 
+import torch
+
 from flycc import record
 
 
@@ -25,3 +27,10 @@ def test_nothing_is_recorded_after_the_block():
     with record.phase("late"):
         pass
     assert "late" not in collected.phase_seconds
+
+
+def test_a_reset_of_dynamo_inside_the_block_is_no_error():
+    with record.collect() as collected:
+        torch._dynamo.reset()
+        torch.compile(lambda x: x + 1, backend="flycc")(torch.ones(2))
+    assert len(collected.graphs) == 1

@@ -5,12 +5,15 @@ Bound: the kernel accumulates K products of 16-bit inputs (exact in float32) in 
 more rounding for the bias), plus half an ulp of the output dtype for the one rounding at the end.
 """
 
+import sys
+import threading
 import warnings
+from dataclasses import replace
 
 import pytest
 import torch
 
-from flycc.contracts import FlyccError, Reason
+from flycc.contracts import FlyccError, GemmProblem, Reason
 from flycc.runtime import ops, refusals
 
 HALF_ULP = {torch.bfloat16: 2.0**-9, torch.float16: 2.0**-12}
@@ -149,3 +152,58 @@ def test_meaningless_strides_of_size_one_are_not_refused():
     bias = randn(4).as_strided((1, 4), (1 << 30, 1))
     b = randn(8, 4)
     check(torch.ops.flycc.gemm(a, b, bias), a, b, bias)
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "bias"), [((1, 5, 8), (3, 8, 7), (3, 5, 7)), ((3, 5, 8), (1, 8, 7), (7,))]
+)
+def test_pytorchs_result_for_batches_that_broadcast(monkeypatch, a, b, bias):
+    monkeypatch.setattr(ops.gemm_runtime, "launch", failing_launch)
+    monkeypatch.setattr(refusals, "_warned", {"device.launch"})
+    monkeypatch.setattr(refusals._policy, "strict", False)
+    a, b, bias = randn(*a), randn(*b), randn(*bias)
+    # PyTorch has no one operator for this: a product, rounded, then a sum.
+    assert torch.equal(torch.ops.flycc.gemm(a, b, bias), torch.matmul(a, b) + bias)
+
+
+def test_threads_do_not_meet_in_the_device():
+    interval = sys.getswitchinterval()
+    failures = []
+
+    def work(seed):
+        generator = torch.Generator().manual_seed(seed)
+        a = torch.randn(3, 24, generator=generator).bfloat16()
+        b = torch.randn(24, 5, generator=generator).bfloat16()
+        try:
+            with refusals.strict():
+                for _ in range(20):
+                    check(torch.ops.flycc.gemm(a, b), a, b)
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(6)]
+    sys.setswitchinterval(1e-5)
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(interval)
+    assert failures == []
+
+
+def test_a_kernel_that_cannot_be_built_warns_and_an_uncovered_problem_does_not(monkeypatch):
+    problem = GemmProblem("bf16", 4, 4, 8)
+    monkeypatch.setattr(refusals, "_warned", set())
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        reason = ops.serve_gemm(replace(problem, dtype="f32"), torch.device("cpu"))
+    assert reason.code == "gemm.dtype"
+
+    def broken(*_):
+        raise FlyccError(Reason("codegen.linker", "planted"))
+
+    monkeypatch.setattr(ops.gemm_runtime, "prepare", broken)
+    with pytest.warns(RuntimeWarning, match=r"codegen\.linker: planted"):
+        assert ops.serve_gemm(problem, torch.device("cpu")).code == "codegen.linker"
