@@ -17,7 +17,8 @@ from torch_mlir import ir
 
 from flycc.contracts import FlyccError
 from flycc.dialects import load
-from flycc.passes import MATCH_PIPELINE, PASSES, Pass, run_pipeline
+from flycc.passes import MATCH_PIPELINE, PASSES, Pass, PipelineError, run_pipeline
+from flycc.passes.pipeline import parse_pipeline
 from flycc.tools.diagnostics import Diagnostic, diagnostics, unexpected
 from flycc.tools.lowering import known_stages, lower_kernel, lower_module
 
@@ -41,7 +42,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except OSError as error:
         return _complain(error)
     except UnicodeDecodeError as error:
-        print(f"flycc-opt: {options.input}: not UTF-8 text: {error}", file=sys.stderr)
+        name = "<stdin>" if options.input == "-" else options.input
+        print(f"flycc-opt: {name}: not UTF-8 text: {error}", file=sys.stderr)
         return 1
     outputs: list[bytes] = []
     found: list[Diagnostic] = []
@@ -122,6 +124,11 @@ def _check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None
     """Ends the process with a usage error if options name no stage or contradict one another."""
     if options.pass_pipeline is not None and options.passes:
         parser.error(f"argument --pass-pipeline: not allowed with --{options.passes[0]}")
+    if options.pass_pipeline:
+        try:
+            parse_pipeline(options.pass_pipeline, load(ir.Context()))
+        except PipelineError as error:
+            parser.error(f"argument --pass-pipeline: {error.reason.sentence}")
     for name, stage in (("--emit", options.emit), ("--start-after", options.start_after)):
         if stage not in (None, *GRAPH_STAGES, *KERNEL_STAGES) and stage not in known_stages():
             known = ", ".join([*GRAPH_STAGES, *known_stages()])
@@ -162,8 +169,8 @@ def _separator(stage: str) -> bytes:
 def _read(path: str) -> tuple[str, str]:
     """Text of the input, and the name that messages give it."""
     if path == "-":
-        return sys.stdin.read(), "<stdin>"
-    return Path(path).read_text(), path
+        return sys.stdin.buffer.read().decode(), "<stdin>"
+    return Path(path).read_bytes().decode(), path
 
 
 def _write(output: bytes, path: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from flycc.cli.output import console
+from flycc.contracts import FlyccError, Reason
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -17,6 +18,9 @@ def run(args: argparse.Namespace) -> int:
     from flycc.codegen.cache import CodeObjectCache
 
     cache = CodeObjectCache()
+    problem = cache.problem()
+    if problem is not None:
+        raise FlyccError(Reason("cache.unusable", problem))
     if args.clear:
         console.print(f"removed {cache.clear()} code objects")
     entries, size = cache.usage()

@@ -52,13 +52,15 @@ def examine() -> dict[str, Any]:
     broken = any(packages[name] is None for name in PACKAGES if PACKAGES[name] == "flycc")
     linker: dict[str, str] | None = None
     cache: str | None = None
+    cache_problem: str | None = None
     hip: dict[str, Any] = {"library": None, "gpus": [], "problem": "not looked for"}
     if not broken:
         from flycc.codegen.cache import CodeObjectCache
         from flycc.codegen.errors import MissingLinker
         from flycc.codegen.linker import find_linker
 
-        cache = str(CodeObjectCache().root)
+        code_objects = CodeObjectCache()
+        cache, cache_problem = str(code_objects.root), code_objects.problem()
         try:
             found = find_linker()
             linker = {"path": str(found.path), "origin": found.origin}
@@ -76,6 +78,7 @@ def examine() -> dict[str, Any]:
         "device": device(hip),
         "hip": hip,
         "cache": cache,
+        "cache_problem": cache_problem,
         "missing": missing,
     }
 
@@ -126,6 +129,8 @@ def show(findings: dict[str, Any]) -> None:
     targets = ", ".join(gpu["target"] for gpu in hip["gpus"]) or "no GPU"
     console.print(f"HIP      {hip['problem'] or hip['library'] + ': ' + targets}")
     console.print(f"cache    {findings['cache']}")
+    if findings["cache_problem"]:
+        console.print(f"[bold]problem[/bold]  {findings['cache_problem']}; nothing is kept between processes")
     for item in findings["missing"]:
         console.print(f"[bold]missing[/bold]  {item}")
     console.print("\nflycc can work here." if findings["ok"] else "\nflycc cannot work here.")

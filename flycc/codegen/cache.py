@@ -2,7 +2,8 @@
 
 Below the cache's root, `entries/<key>.json` names an ELF by its SHA-256, and `objects/<sha256>.elf` is it.
 Both are written under a temporary name and renamed, the object first: a reader sees a whole entry or none,
-whatever else runs or was killed. What does not match its checksum is removed and counts as absent.
+whatever else runs or was killed. What does not match its checksum is removed and counts as absent. A root that
+cannot be used is a warning, once a process, and a cache that holds nothing.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import contextlib
 import hashlib
 import json
 import os
+import shutil
 import tempfile
 import time
 import warnings
@@ -22,11 +24,19 @@ from typing import Any
 #: A temporary file this old belongs to a process that is gone.
 _STALE_SECONDS = 3600
 
+#: Roots that the user was warned of.
+_warned: set[Path] = set()
+
 
 def cache_root() -> Path:
-    """FLYCC_CACHE_DIR, or ~/.cache/flycc."""
+    """FLYCC_CACHE_DIR, or ~/.cache/flycc. Without a home, a place below the null device: it holds nothing."""
     chosen = os.environ.get("FLYCC_CACHE_DIR")
-    return Path(chosen) if chosen else Path.home() / ".cache" / "flycc"
+    if chosen:
+        return Path(chosen)
+    try:
+        return Path.home() / ".cache" / "flycc"
+    except RuntimeError:
+        return Path(os.devnull, "flycc")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,26 +47,30 @@ class CodeObjectCache:
     max_bytes: int = 1 << 30
 
     def get(self, key: str) -> bytes | None:
-        """The ELF stored under `key`, or None. A damaged entry is removed, with a warning."""
+        """The ELF stored under `key`, or None. A damaged entry is removed if possible, with a warning."""
         entry = self._entry(key)
+        damaged = [entry]
         try:
             record = json.loads(entry.read_bytes())
-            object_ = self._object(record["sha256"])
             if record["key"] != key:
                 raise ValueError("the entry belongs to another key")
+            object_ = self._object(record["sha256"])
+            damaged.append(object_)
             elf = object_.read_bytes()
             if hashlib.sha256(elf).hexdigest() != record["sha256"]:
-                object_.unlink(missing_ok=True)
                 raise ValueError("the checksum does not match")
         except FileNotFoundError:
             return None
-        except (ValueError, KeyError, TypeError) as error:
-            entry.unlink(missing_ok=True)
+        except (ValueError, KeyError, TypeError, RecursionError, IsADirectoryError) as error:
+            for path in damaged:
+                with contextlib.suppress(OSError):
+                    _remove(path)
             warnings.warn(
-                f"flycc: removed a damaged cache entry, {entry}: {error}; compiling again",
-                RuntimeWarning,
-                stacklevel=2,
+                f"flycc: damaged cache entry, {entry}: {error}; compiling again", RuntimeWarning, stacklevel=2
             )
+            return None
+        except OSError as error:
+            self._warn_unusable(error)
             return None
         with contextlib.suppress(OSError):
             os.utime(entry)  # eviction goes by last use
@@ -74,9 +88,19 @@ class CodeObjectCache:
             _write(self._entry(key), json.dumps(record, indent=1, sort_keys=True).encode())
             self._evict()
         except OSError as error:
-            warnings.warn(
-                f"flycc: cannot write the cache in {self.root}: {error}", RuntimeWarning, stacklevel=2
-            )
+            self._warn_unusable(error)
+
+    def problem(self) -> str | None:
+        """What keeps the cache from being written to, or None. Tries it, and leaves nothing behind."""
+        for folder in (self.root / "entries", self.root / "objects"):
+            existing = next((path for path in (folder, *folder.parents) if os.path.lexists(path)), folder)
+            try:
+                with contextlib.suppress(FileNotFoundError):
+                    folder.lstat()  # fails for a name that cannot be
+                tempfile.TemporaryDirectory(dir=existing).cleanup()
+            except OSError as error:
+                return _unusable(self.root, error)
+        return None
 
     def usage(self) -> tuple[int, int]:
         """Number of entries, and bytes of all objects."""
@@ -84,13 +108,13 @@ class CodeObjectCache:
         return sum(1 for _ in (self.root / "entries").glob("*.json")), sum(_size(path) for path in objects)
 
     def clear(self) -> int:
-        """Removes everything; the number of entries removed."""
+        """Removes everything; the number of entries removed. Raises OSError for what cannot be removed."""
         count = 0
         for path in (self.root / "entries").glob("*"):
-            path.unlink(missing_ok=True)
+            _remove(path)
             count += path.suffix == ".json"
         for path in (self.root / "objects").glob("*"):
-            path.unlink(missing_ok=True)
+            _remove(path)
         return count
 
     def _entry(self, key: str) -> Path:
@@ -108,7 +132,7 @@ class CodeObjectCache:
         for entry in entries:
             if surplus <= 0:
                 break
-            with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+            with contextlib.suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
                 object_ = self._object(json.loads(entry.read_bytes())["sha256"])
                 surplus -= _size(object_)
                 entry.unlink(missing_ok=True)
@@ -116,6 +140,16 @@ class CodeObjectCache:
         for leftover in self.root.glob("*/*.tmp"):
             if time.time() - _mtime(leftover) > _STALE_SECONDS:
                 leftover.unlink(missing_ok=True)
+
+    def _warn_unusable(self, error: OSError) -> None:
+        if self.root not in _warned:
+            _warned.add(self.root)
+            text = f"flycc: {_unusable(self.root, error)}; compiling without it"
+            warnings.warn(text, RuntimeWarning, stacklevel=3)
+
+
+def _unusable(root: Path, error: OSError) -> str:
+    return f"cannot use the cache in {root} ({error.strerror}); FLYCC_CACHE_DIR may name another directory"
 
 
 def _write(path: Path, data: bytes) -> None:
@@ -128,6 +162,14 @@ def _write(path: Path, data: bytes) -> None:
     except BaseException:
         Path(name).unlink(missing_ok=True)
         raise
+
+
+def _remove(path: Path) -> None:
+    """Removes what is there, a directory too."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def _size(path: Path) -> int:

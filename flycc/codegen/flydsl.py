@@ -102,7 +102,10 @@ def llvm_ir(module: Any) -> str:
 
 
 def serialize(stage: str, module: Any, form: str, toolkit: Path) -> bytes:
-    """The kernels of a module in the LLVM dialect: `form` is "isa" for assembly, "fatbin" for an ELF."""
+    """The kernels of a module in the LLVM dialect: `form` is "isa" for assembly, "fatbin" for an ELF.
+
+    `toolkit` holds the linker, and no character that a pipeline's text gives a meaning to.
+    """
     from flydsl._mlir.dialects import gpu
 
     copy = parse(str(module))
@@ -119,4 +122,6 @@ def _only(module: Any, name: str) -> Any:
 
 
 def _failure(stage: str, error: Exception) -> CompileError:
-    return CompileError(Reason("codegen.stage", f"{stage}: {type(error).__name__}: {error}"))
+    """MLIR's notes are left out: they print the op that an error is about, which may be the whole module."""
+    text = " ".join(str(error).partition("\n note: ")[0].split())[:300]
+    return CompileError(Reason("codegen.stage", f"{stage}: {type(error).__name__}: {text}"))

@@ -84,8 +84,8 @@ def lower(
             elif name == "isa":
                 result = flydsl.serialize(name, module, "isa", Path()).decode() if needed else ""
             elif name == "hsaco":
-                linker = find_linker()
-                result = flydsl.serialize(name, module, "fatbin", linker.toolkit(cache_root() / "linkers"))
+                with find_linker().plain_toolkit(cache_root() / "linkers") as toolkit:
+                    result = flydsl.serialize(name, module, "fatbin", toolkit)
             elif needed:
                 result = str(module)
             clock[name] = perf_counter() - started

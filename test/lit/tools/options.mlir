@@ -5,6 +5,7 @@
 // RUN: not flycc-opt %s.absent 2>&1 | filecheck %s --check-prefix=ABSENT
 // RUN: not flycc-opt %s -o %t.absent/out 2>&1 | filecheck %s --check-prefix=OUTPUT
 // RUN: printf '\377' > %t.elf && not flycc-opt %t.elf 2>&1 | filecheck %s --check-prefix=BINARY
+// RUN: not flycc-opt < %t.elf 2>&1 | filecheck %s --check-prefix=BINARY-STDIN
 // RUN: flycc-opt --list-passes | filecheck %s --check-prefix=LIST
 
 // STAGE: error: argument --emit: unknown stage 'ptx'; the stages are torch, flycc, fly, {{.*}}, rocdl, llvm, isa, hsaco
@@ -13,6 +14,7 @@
 // ABSENT: flycc-opt: {{.*}}options.mlir.absent: No such file or directory
 // OUTPUT: flycc-opt: {{.*}}.absent/out: No such file or directory
 // BINARY: flycc-opt: {{.*}}.elf: not UTF-8 text
+// BINARY-STDIN: flycc-opt: <stdin>: not UTF-8 text
 // LIST: match-gemm {{.*}}Raises matrix products to `flycc.gemm`
 // LIST-NEXT: flycc-dce {{.*}}Removes ops whose results nobody uses.
 module {}

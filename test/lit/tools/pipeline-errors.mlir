@@ -5,9 +5,9 @@
 // RUN: not flycc-opt %s --pass-pipeline='func.func(cse' 2>&1 | filecheck %s --check-prefix=BRACKETS
 // RUN: not flycc-opt %s --pass-pipeline=cse --match-gemm 2>&1 | filecheck %s --check-prefix=BOTH
 
-// UNKNOWN: pipeline-errors.mlir:1:1: error: 'match-gem' does not refer to a registered pass or pass pipeline (nor is it one of flycc's: match-gemm, flycc-dce)
-// ANCHOR: error: match-gemm runs on builtin.module without options, not as in 'func.func(match-gemm)'
-// EMPTY: error: empty pass name at column 12 of 'match-gemm,,cse'
-// BRACKETS: error: brackets do not match in 'func.func(cse'
+// UNKNOWN: flycc-opt: error: argument --pass-pipeline: 'match-gem' does not refer to a registered pass or pass pipeline (nor is it one of flycc's: match-gemm, flycc-dce){{$}}
+// ANCHOR: flycc-opt: error: argument --pass-pipeline: match-gemm runs on builtin.module without options, not as in 'func.func(match-gemm)'{{$}}
+// EMPTY: flycc-opt: error: argument --pass-pipeline: empty pass name at column 12 of 'match-gemm,,cse'
+// BRACKETS: flycc-opt: error: argument --pass-pipeline: brackets do not match in 'func.func(cse'
 // BOTH: error: argument --pass-pipeline: not allowed with --match-gemm
 module {}

@@ -7,11 +7,13 @@ import os
 import subprocess
 import sys
 import time
+import warnings
 from pathlib import Path
 
 import pytest
 
 from flycc.codegen import CodeObjectCache
+from flycc.codegen.cache import cache_root
 
 KEY, OTHER = "a" * 64, "b" * 64
 ELF = bytes(range(256)) * 16
@@ -40,7 +42,19 @@ def test_entry_is_readable_json(cache: CodeObjectCache) -> None:
 
 
 @pytest.mark.parametrize(
-    "damage", ["flip", "truncate", "empty", "not-json", "no-digest", "path", "other-key"]
+    "damage",
+    [
+        "flip",
+        "truncate",
+        "empty",
+        "not-json",
+        "no-digest",
+        "path",
+        "other-key",
+        "deep-json",
+        "entry-is-directory",
+        "object-is-directory",
+    ],
 )
 def test_damage_is_removed_with_one_warning(cache: CodeObjectCache, damage: str) -> None:
     cache.put(KEY, ELF, {})
@@ -58,6 +72,12 @@ def test_damage_is_removed_with_one_warning(cache: CodeObjectCache, damage: str)
         entry.write_text(json.dumps({"key": KEY}))
     elif damage == "path":
         entry.write_text(json.dumps(record | {"sha256": "../" * 21 + "x"}))
+    elif damage == "deep-json":
+        entry.write_text("[" * 100_000)
+    elif damage.endswith("is-directory"):
+        place = entry if damage.startswith("entry") else object_
+        place.unlink()
+        (place / "inner").mkdir(parents=True)
     else:
         entry.write_text(json.dumps(record | {"key": OTHER}))
     with pytest.warns(RuntimeWarning, match="damaged cache entry") as caught:
@@ -99,11 +119,67 @@ def test_leftovers_of_killed_writers_are_swept(cache: CodeObjectCache) -> None:
     assert cache.get(KEY) == ELF
 
 
-def test_unwritable_cache_is_a_warning(tmp_path: Path) -> None:
-    blocked = tmp_path / "file"
-    blocked.write_text("not a directory")
-    with pytest.warns(RuntimeWarning, match="cannot write the cache"):
-        CodeObjectCache(blocked).put(KEY, ELF, {})
+@pytest.fixture(params=["file", "proc", "dangling", "loop", "long", "unreadable", "read-only"])
+def unusable(request: pytest.FixtureRequest, tmp_path: Path) -> CodeObjectCache:
+    root = tmp_path / "root"
+    if request.param == "file":
+        root.write_text("not a directory")
+    elif request.param == "proc":
+        root = Path("/proc", tmp_path.name)
+    elif request.param in ("dangling", "loop"):
+        root.symlink_to(root if request.param == "loop" else tmp_path / "absent")
+    elif request.param == "long":
+        root = tmp_path / ("x" * 300)
+    else:
+        if os.geteuid() == 0:
+            pytest.skip("root can read and write everything")
+        root.mkdir(mode=0o500 if request.param == "read-only" else 0)
+    return CodeObjectCache(root)
+
+
+def test_an_unusable_cache_is_one_warning_that_names_it(unusable: CodeObjectCache) -> None:
+    with warnings.catch_warnings(record=True, action="always") as caught:
+        for key in (KEY, OTHER):
+            assert unusable.get(key) is None
+            unusable.put(key, ELF, {})
+    (warning,) = caught
+    assert warning.category is RuntimeWarning
+    assert str(warning.message).startswith(f"flycc: cannot use the cache in {unusable.root} (")
+    problem = unusable.problem()
+    assert problem is not None
+    assert problem.startswith(f"cannot use the cache in {unusable.root} (")
+
+
+def test_a_usable_cache_has_no_problem_and_is_not_made_by_asking(cache: CodeObjectCache) -> None:
+    assert cache.problem() is None
+    assert not cache.root.exists()
+    cache.put(KEY, ELF, {})
+    before = files(cache, "**/*")
+    assert cache.problem() is None
+    assert files(cache, "**/*") == before
+
+
+def test_a_damaged_entry_that_cannot_be_removed_is_ignored(
+    cache: CodeObjectCache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache.put(KEY, ELF, {})
+    files(cache, "entries/*")[0].write_text("{}")
+
+    def refuse(path: Path, missing_ok: bool = False) -> None:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "unlink", refuse)
+    with pytest.warns(RuntimeWarning, match="damaged cache entry"):
+        assert cache.get(KEY) is None
+
+
+def test_without_a_home_nothing_is_stored(monkeypatch: pytest.MonkeyPatch) -> None:
+    def homeless() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("FLYCC_CACHE_DIR", raising=False)
+    monkeypatch.setattr(Path, "home", homeless)
+    assert CodeObjectCache(cache_root()).problem() is not None
 
 
 WRITER = """

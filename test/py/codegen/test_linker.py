@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -12,9 +13,9 @@ from flycc.codegen import MissingLinker, find_linker
 from flycc.codegen import linker as linker_module
 
 
-def fake_tool(path: Path) -> Path:
-    path.parent.mkdir(parents=True)
-    path.write_text("#!/bin/sh\nexit 0\n")
+def fake_tool(path: Path, text: str = "echo LLD 1.0") -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"#!/bin/sh\n{text}\n")
     path.chmod(0o755)
     return path
 
@@ -68,5 +69,54 @@ def test_toolkit_of_the_pypi_linker_links(tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_identity_follows_the_file(places: tuple[Path, Path]) -> None:
     before = find_linker().identity
-    places[0].write_text("#!/bin/sh\nexit 1 # another version\n")
+    fake_tool(places[0], "echo LLD 2.0.1")
     assert find_linker().identity != before
+
+
+@pytest.mark.parametrize("text", ["exit 0", "echo GNU ld 2.40", "echo LLD; exit 1"])
+def test_what_does_not_say_that_it_is_lld_is_passed_over(
+    places: tuple[Path, Path], text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rocm, on_path = places
+    fake_tool(rocm, text)
+    with pytest.warns(RuntimeWarning, match="is no working LLD") as caught:
+        assert [find_linker().path for _ in range(2)] == [on_path, on_path]
+    assert len(caught) == 1
+    on_path.unlink()
+    monkeypatch.setattr(linker_module.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(MissingLinker, match=f"{rocm} is no working LLD"):
+        find_linker()
+
+
+def test_what_cannot_be_run_is_passed_over(places: tuple[Path, Path]) -> None:
+    places[0].write_bytes(b"\x7fELF")
+    with pytest.warns(RuntimeWarning, match="Exec format error"):
+        assert find_linker().path == places[1]
+
+
+def test_a_linker_is_probed_once(places: tuple[Path, Path], tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    fake_tool(places[0], f"echo run >> {log}; echo LLD")
+    for _ in range(3):
+        find_linker()
+    assert log.read_text() == "run\n"
+
+
+def test_a_plain_toolkit_that_can_be_written_stays_where_it_is(
+    places: tuple[Path, Path], tmp_path: Path
+) -> None:
+    places[0].unlink()
+    found = find_linker()
+    with found.plain_toolkit(tmp_path / "cache") as directory:
+        assert directory == found.toolkit(tmp_path / "cache")
+
+
+def test_no_plain_path_is_an_error(
+    places: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    odd = tmp_path / '"'
+    odd.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(odd))
+    places[0].unlink()
+    with pytest.raises(MissingLinker, match="TMPDIR"), find_linker().plain_toolkit(odd):
+        pass

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from flycc.codegen import GROUPS, CompileError, UnsupportedTarget, lower, stage_names
+from flycc.codegen import GROUPS, CompileError, UnsupportedTarget, find_linker, lower, stage_names
 from flycc.kernels.common.spec import KernelSpec
 
 #: FlyDSL's own pipeline, as of the version that flycc is pinned to; a change here changes what is compiled.
@@ -107,6 +107,44 @@ def test_stages_in_the_wrong_order() -> None:
 def test_bad_modules(text: str, message: str) -> None:
     with pytest.raises(CompileError, match=message):
         lower(text)
+
+
+def test_a_failed_stage_does_not_print_the_module(spec: KernelSpec) -> None:
+    text = lower(spec, stop_after="fly")
+    assert isinstance(text, str)
+    with pytest.raises(CompileError) as caught:
+        lower(text, start_after="canonicalize.2")  # skips stages that the next one builds on
+    assert len(str(caught.value.__cause__)) > len(text) / 2, "MLIR did not print the module"
+    sentence = caught.value.reason.sentence
+    assert len(sentence) < 400
+    assert "\n" not in sentence
+    assert "failed to legalize operation 'gpu.func'" in sentence
+
+
+@pytest.mark.parametrize(
+    "name", ['q"uo te', "br}a{ce", "it's", "back\\slash", "new\nline", "ünï", "b\udcff", "file"]
+)
+def test_any_cache_directory_compiles(
+    spec: KernelSpec, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """ "file" is one that cannot be a directory. The linker is the one that needs a wrapper in the cache."""
+    monkeypatch.delenv("ROCM_PATH", raising=False)
+    rocdl = lower(spec, stop_after="rocdl")
+    assert isinstance(rocdl, str)
+    expected = lower(rocdl, start_after="rocdl")
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("FLYCC_CACHE_DIR", str(tmp_path / name))
+    assert lower(rocdl, start_after="rocdl") == expected
+
+
+def test_any_rocm_directory_links(spec: KernelSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = lower(spec)
+    tools = find_linker().toolkit(tmp_path / "tools")
+    rocm = tmp_path / 'r"o{cm'
+    rocm.symlink_to(tools)
+    monkeypatch.setenv("ROCM_PATH", str(rocm))
+    assert find_linker().origin == "ROCM_PATH"
+    assert lower(spec) == expected
 
 
 def test_groups_are_stages() -> None:
