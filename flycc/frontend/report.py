@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import operator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -41,7 +42,8 @@ FAMILIES = {
 class Candidate:
     """One op that a kernel might serve, and the kernel it got or the reason it did not.
 
-    `node` is the FX node's name, `shapes` its operand and result types in text, `kernel` the custom op that
+    `node` is the FX node's name; in the body of a higher-order op, the op's and the body's names come first
+    (`cond.true_graph_0.mm`). `shapes` holds its operand and result types in text, `kernel` the custom op that
     now computes it, `problem` the kernel's problem in one line, `count` how many FX nodes that op stands for.
     Either `kernel` or `reason` is None.
     """
@@ -60,8 +62,9 @@ class Candidate:
 class Report:
     """The candidates of one graph in graph order; `failure` where the graph as a whole stays on PyTorch.
 
-    `others` counts, by target, the ops that compute something and that no kernel family covers; views and
-    arithmetic on sizes compute nothing.
+    Those in the bodies of a higher-order op count as the graph's, in the op's place. `others` counts, by
+    target, the ops that compute something and that no kernel family covers; views and arithmetic on sizes
+    compute nothing.
     """
 
     nodes: list[Candidate] = field(default_factory=list)
@@ -74,21 +77,22 @@ class Report:
 
 
 def report_graph(gm: GraphModule, matches: list[Match], refusals: Mapping[str, Reason]) -> Report:
-    """`gm` is the graph before any replacement; `refusals` gives reasons by the name of an FX node."""
+    """`gm` is the graph before any replacement; `refusals` gives reasons by the name of a candidate's node."""
     served = {name: match for match in matches for name in match.consumed}
     report = Report()
-    for node in gm.graph.nodes:
+    for name, node, outer in _nodes(gm):
         if family := family_of(node):
-            report.nodes.append(_candidate(node, family, served.get(node.name), refusals.get(node.name)))
-        elif node.name not in served and _computes(node):
-            name = target_name(node)
-            report.others[name] = report.others.get(name, 0) + 1
+            refusal = refusals.get(name) or (outer and _inside(outer, family))
+            report.nodes.append(_candidate(name, node, family, served.get(name), refusal))
+        elif name not in served and _computes(node):
+            target = target_name(node)
+            report.others[target] = report.others.get(target, 0) + 1
     return report
 
 
 def report_failure(gm: GraphModule, failure: Reason) -> Report:
     """Every candidate of `gm` stays on PyTorch for the one reason."""
-    report = report_graph(gm, [], {node.name: failure for node in gm.graph.nodes})
+    report = report_graph(gm, [], {name: failure for name, _, _ in _nodes(gm)})
     report.failure = failure
     return report
 
@@ -102,6 +106,25 @@ def family_of(node: Node) -> str | None:
     return f"{family}_backward" if family == "sdpa" and "backward" in name else family
 
 
+def _nodes(
+    gm: GraphModule, prefix: str = "", outer: Node | None = None
+) -> Iterator[tuple[str, Node, Node | None]]:
+    """Nodes of `gm` and of the bodies its higher-order ops hold: name, node and the op in whose body it is."""
+    for node in gm.graph.nodes:
+        yield prefix + node.name, node, outer
+        for source in node.all_input_nodes if node.op == "call_function" else ():
+            body = operator.attrgetter(source.target)(gm) if source.op == "get_attr" else None
+            if isinstance(body, GraphModule):
+                yield from _nodes(body, f"{prefix}{node.name}.{source.name}.", node)
+
+
+def _inside(outer: Node, family: str) -> Reason:
+    where = f"inside a body of {target_name(outer)} ({outer.name})"
+    return Reason(
+        f"{family.replace('_', '-')}.higher-order", f"{where}; flycc does not look into higher-order ops yet"
+    )
+
+
 def _computes(node: Node) -> bool:
     """Whether `node` is an operator that makes new tensors; a view's result shares its input's memory."""
     if not isinstance(node.target, torch._ops.OpOverload):
@@ -110,7 +133,7 @@ def _computes(node: Node) -> bool:
     return any("Tensor" in str(value.type) and value.alias_info is None for value in returns)
 
 
-def _candidate(node: Node, family: str, match: Match | None, refusal: Reason | None) -> Candidate:
+def _candidate(name: str, node: Node, family: str, match: Match | None, refusal: Reason | None) -> Candidate:
     inputs: list[Node] = []
     map_arg((node.args, node.kwargs), inputs.append)
     values = [arg.meta.get("val") for arg in inputs]
@@ -118,7 +141,7 @@ def _candidate(node: Node, family: str, match: Match | None, refusal: Reason | N
     val = node.meta.get("val")
     results = val if isinstance(val, tuple | list) else [val]
     result = ", ".join(tensor_text(item) for item in results if isinstance(item, torch.Tensor))
-    described = (node.name, family, target_name(node), f"{operands} -> {result}")
+    described = (name, family, target_name(node), f"{operands} -> {result}")
     if match is not None:
         return Candidate(*described, match.kernel, None, match.problem, len(match.consumed))
     if refusal is None:

@@ -16,8 +16,19 @@ from torch.fx import GraphModule
 
 from flycc.frontend import compile_graph, compile_with_inductor, keep_whole
 
+needs_cxx = pytest.mark.skipif(not shutil.which("c++"), reason="Inductor needs a C++ compiler")
 
-@pytest.mark.skipif(not shutil.which("c++"), reason="Inductor needs a C++ compiler")
+
+def compile_all(gm: GraphModule, example_inputs: list[Any]) -> Callable[..., Any]:
+    """A Dynamo backend: forward and backward graphs rebuilt, the rest by Inductor."""
+
+    def compile_aten(gm: GraphModule, example_inputs: list[Any]) -> Callable[..., Any]:
+        return compile_with_inductor(compile_graph(gm, example_inputs)[0])
+
+    return aot_autograd(fw_compiler=compile_aten, decompositions={})(keep_whole(gm), example_inputs)
+
+
+@needs_cxx
 def test_inductor_runs_the_rest_of_a_rebuilt_graph() -> None:
     calls = 0
 
@@ -47,6 +58,37 @@ def test_inductor_runs_the_rest_of_a_rebuilt_graph() -> None:
         assert torch.equal(dw, expected_dw)
         torch.testing.assert_close(dz, expected_dz, rtol=0, atol=2**-19)
     assert calls == 2  # the forward product and the weight's gradient
+
+
+def cached_heads(empty: Tensor, x: Tensor) -> Tensor:
+    # A cache's first step: eager PyTorch's `cat` gives a row-major tensor, Inductor's the view's strides.
+    return torch.cat([empty, x.view(*x.shape[:2], 4, 2).transpose(1, 2)], -2)
+
+
+@needs_cxx
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_outputs_keep_their_strides_when_inductor_decomposes_otherwise(dynamic: bool) -> None:
+    def square(empty: Tensor, x: Tensor) -> Tensor:
+        heads = cached_heads(empty, x)
+        return heads * heads  # saves `heads` for the backward graph, which was traced for its strides
+
+    compiled = torch.compile(square, backend=compile_all, dynamic=dynamic, fullgraph=True)
+    empty, x = torch.empty(0, dtype=torch.bfloat16), ints(2, 7, 8).requires_grad_()
+    result, (dx,) = with_gradients(compiled, empty, x)
+    expected = square(empty, x)
+    assert torch.equal(result, expected)
+    assert result.stride() == expected.stride()
+    assert torch.equal(dx, 2 * x)
+
+
+@needs_cxx
+def test_strides_that_no_dense_copy_has_are_refused() -> None:
+    def columns(empty: Tensor, x: Tensor) -> Tensor:
+        return cached_heads(empty, x)[..., :1]
+
+    compiled = torch.compile(columns, backend=compile_all, fullgraph=True)
+    with torch.no_grad(), pytest.raises(Exception, match=r"strides .* which no dense copy has"):
+        compiled(torch.empty(0, dtype=torch.bfloat16), ints(2, 7, 8))
 
 
 def with_gradients(function: Callable[..., Tensor], x: Tensor, *parameters: Tensor) -> Any:
