@@ -152,3 +152,13 @@ def test_our_error_is_found_in_what_torch_compile_raises():
         torch.compile(lambda x: x + 1, backend="flycc", options={"nope": 1})(torch.ones(2))
     assert isinstance(flycc.errors.flycc_error_in(caught.value), flycc.errors.OptionError)
     assert flycc.errors.flycc_error_in(ValueError()) is None
+
+
+def test_strict_looks_into_higher_order_ops():
+    def function(x):
+        return torch.cond(x.sum() > 0, lambda y: y @ y, lambda y: y + 1, (x,))
+
+    compiled = torch.compile(function, backend="flycc", options={"strict": True})
+    with pytest.raises(torch._dynamo.exc.BackendCompilerFailed) as caught:
+        compiled(torch.ones(4, 4, dtype=torch.bfloat16))
+    assert flycc.errors.flycc_error_in(caught.value).reason.code == "gemm.higher-order"
