@@ -34,13 +34,20 @@ def run(args: argparse.Namespace) -> int:
     """Summarise, and export if asked."""
     try:
         trace = Trace.load(args.file)
+        summary = summarise(trace)
     except (OSError, ValueError) as error:
         raise FlyccError(Reason("trace.file", str(error))) from error
-    summary = summarise(trace)
+    except (IndexError, KeyError) as error:  # arrays of the right types that do not fit together
+        raise FlyccError(Reason("trace.file", f"{args.file} is damaged: {error}")) from error
     if args.json != "-":
         show(summary)
     if args.perfetto:
-        count = perfetto.export(trace, args.perfetto)
+        try:
+            count = perfetto.export(trace, args.perfetto)
+        except OSError as error:
+            raise FlyccError(
+                Reason("trace.perfetto", f"--perfetto {args.perfetto}: {error.strerror}")
+            ) from error
         if args.json != "-":
             console.print(f"\n{args.perfetto}: {count:,} instructions; {perfetto.TIME_NOTE}")
     if args.json:

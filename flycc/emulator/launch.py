@@ -287,6 +287,7 @@ def run(
     if kernel_name not in module.kernels:
         raise ValueError(f"kernel_name: got {kernel_name!r}; the code object holds {sorted(module.kernels)}")
     kernel = module.kernels[kernel_name]
+    grid, block = _extent("grid", grid), _extent("block", block)
     memory = Memory()
     kernarg = pack_arguments(kernel, grid, block, args, memory)
     return launch(
@@ -313,12 +314,16 @@ def pack_arguments(
     if len(args) != len(visible):
         raise ValueError(f"args: got {len(args)}, {kernel.name} takes {len(visible)}")
     kernarg = bytearray(kernel.descriptor.kernarg_size)
+    # One array given twice is one buffer, so that its accesses meet, in the race sanitizer too.
+    addresses: dict[tuple[int, int, bool], int] = {}
     for i, (slot, value) in enumerate(zip(visible, args, strict=True)):
         if isinstance(value, np.ndarray):
-            address = memory.register(
-                value, name=slot.name or f"argument {i}", writable=value.flags.writeable
-            )
-            data = address.to_bytes(8, "little")
+            same = (value.ctypes.data, value.nbytes, value.flags.writeable)
+            if same not in addresses:
+                addresses[same] = memory.register(
+                    value, name=slot.name or f"argument {i}", writable=value.flags.writeable
+                )
+            data = addresses[same].to_bytes(8, "little")
         else:
             data = np.asarray(value).tobytes()
         if len(data) != slot.size:

@@ -28,7 +28,6 @@ time can be read from it. Register contents are not recorded.
 from __future__ import annotations
 
 import json
-import zipfile
 from dataclasses import dataclass
 from os import PathLike
 from typing import Any
@@ -125,7 +124,9 @@ class Trace:
             with np.load(path, allow_pickle=False) as stored:
                 arrays = {name: stored[name] for name in ARRAYS}
                 info = json.loads(str(stored["info"]))
-        except (KeyError, EOFError, zipfile.BadZipFile, ValueError, TypeError) as error:
+        except OSError:
+            raise
+        except Exception as error:  # zipfile, zlib and NumPy's parser raise many kinds for damaged bytes
             raise ValueError(f"{path} is not a trace: {error}") from None
         if not isinstance(info, dict) or info.get("version") != VERSION:
             raise ValueError(f"{path} is not a trace of version {VERSION}")

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import ctypes
 import itertools
+import os
 import struct
 import sys
 import threading
@@ -199,8 +200,7 @@ class HipStandin:
         with self._lock:
             if not self._failure:
                 self._error = None  # of calls before the block, which returned it
-            self._spans += spans
-            self._map_spans()
+            self._add_spans(spans)
         try:
             yield
             self.check()
@@ -279,8 +279,10 @@ class HipStandin:
             raise HipError(INVALID_VALUE)
         if any(start < pointer + size and pointer < end for start, end, _ in self._spans):
             raise HipError(HOST_MEMORY_ALREADY_REGISTERED)
-        self._spans.append((pointer, pointer + size, "hipHostRegister"))
-        self._map_spans()
+        try:
+            self._add_spans([(pointer, pointer + size, "hipHostRegister")])
+        except ValueError:  # part of it is device memory
+            raise HipError(INVALID_VALUE) from None
 
     def hipHostUnregister(self, pointer: int) -> None:
         mine = [span for span in self._spans if span[0] == pointer and span[2] == "hipHostRegister"]
@@ -319,7 +321,7 @@ class HipStandin:
 
     def hipModuleLoad(self, module: int, file: int) -> None:
         try:
-            image = Path(ctypes.string_at(file).decode()).read_bytes()
+            image = Path(os.fsdecode(ctypes.string_at(file))).read_bytes()
         except OSError:
             raise HipError(FILE_NOT_FOUND) from None
         self._load(module, image)
@@ -330,12 +332,15 @@ class HipStandin:
     def hipModuleUnload(self, module: int) -> None:
         self._forbid_in_capture()
         self._finish()
-        self._get(module, Module)
+        kernels = list(self._get(module, Module).loaded.kernels.values())
         del self._objects[module]
+        for handle, thing in list(self._objects.items()):
+            if isinstance(thing, Function) and any(thing.kernel is kernel for kernel in kernels):
+                del self._objects[handle]
 
     def hipModuleGetFunction(self, function: int, module: int, name: int) -> None:
         found = self._get(module, Module)
-        kernel = found.loaded.kernels.get(ctypes.string_at(name).decode())
+        kernel = found.loaded.kernels.get(ctypes.string_at(name).decode(errors="replace"))
         if kernel is None:
             raise HipError(NOT_FOUND)
         _write_handle(function, self._new(Function(kernel, found.device)))
@@ -537,13 +542,24 @@ class HipStandin:
 
     def _copy(self, to: int, source: int, size: int, kind: int) -> Work:
         # Kinds: host to host, host to device, device to host, device to device, told by the addresses.
-        if kind in (1, 3) and size:
-            self.memory.read(to, size)
-        if kind in (2, 3) and size:
-            self.memory.read(source, size)
-        if kind > 4:
+        if kind > 4 or (size and not (to and source)):
             raise HipError(INVALID_VALUE)
-        return lambda: ctypes.memmove(to, source, size)
+        told = kind == 4
+        on_device = [
+            address
+            for address, kinds in ((to, (1, 3)), (source, (2, 3)))
+            if size and (kind in kinds or (told and self.memory.region_at(address)))
+        ]
+
+        def copy() -> None:
+            # Once more when it runs, which for a captured graph may be after the memory was freed.
+            for address in on_device:
+                self.memory.read(address, size)
+            ctypes.memmove(to, source, size)
+
+        for address in on_device:
+            self.memory.read(address, size)
+        return copy
 
     def _load(self, module: int, image: bytes) -> None:
         self._forbid_in_capture()
@@ -551,9 +567,21 @@ class HipStandin:
             loaded = emulator.load(image)
         except emulator.BadCodeObject as error:
             _tell(error)
-            foreign = struct.unpack_from("<H", image, 18)[0] == _AMDGPU and image[48] != _GFX950
+            header = image[:64].ljust(64, b"\0")
+            foreign = struct.unpack_from("<H", header, 18)[0] == _AMDGPU and header[48] != _GFX950
             raise HipError(NO_BINARY_FOR_GPU if foreign else INVALID_IMAGE) from error
         _write_handle(module, self._new(Module(loaded, self._device)))
+
+    def _add_spans(self, spans: list[tuple[int, int, str]]) -> None:
+        """Register host ranges, all or none."""
+        self._spans += spans
+        try:
+            self._map_spans()
+        except (ValueError, MemoryError):
+            for span in spans:
+                self._spans.remove(span)
+            self._map_spans()
+            raise
 
     def _map_spans(self) -> None:
         """Map the union of the registered host ranges; overlapping ones become one buffer."""

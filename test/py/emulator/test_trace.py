@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -287,3 +288,18 @@ def test_bank_conflicts(size: int, writes: bool, phases: list[list[int]], banks:
 def test_strided_dword_reads(stride: int, expected: int) -> None:
     """A broadcast and consecutive dwords are free; 64 dwords apart all lanes want one bank; padding cures it."""
     assert clocks(np.arange(64) * stride, np.ones(64, bool), 4, writes=False) == (1, expected)
+
+
+def test_damaged_bytes_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "t.npz"
+    recorder = Recorder()
+    run_divergent((recorder,))
+    recorder.trace().save(path)
+    whole = path.read_bytes()
+    for position in range(len(whole) // 40, len(whole), max(1, len(whole) // 40)):
+        damaged = bytearray(whole)
+        damaged[position] ^= 0xFF
+        path.write_bytes(damaged)
+        # Some bytes are of no consequence; for the others it is this error and no other.
+        with suppress(ValueError):
+            Trace.load(path)

@@ -225,3 +225,48 @@ def test_another_hip_library_that_came_first_is_named(tmp_path: Path) -> None:
     command = [sys.executable, "-c", textwrap.dedent(code), str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["standin.loaded", "True"]
+
+
+def test_a_refused_registration_leaves_no_trace(standin: HipStandin, raw: ctypes.CDLL) -> None:
+    word = ctypes.c_uint64
+    pointer = word()
+    assert raw.hipMalloc(ctypes.byref(pointer), word(256)) == 0
+    assert raw.hipHostRegister(word(1 << 60), word(16), 0) != 0
+    assert raw.hipHostRegister(word(pointer.value + 128), word(256), 0) == 1  # hipErrorInvalidValue
+    array = np.zeros(64, np.uint8)
+    assert raw.hipHostRegister(word(array.ctypes.data), word(64), 0) == 0
+    assert raw.hipHostUnregister(word(array.ctypes.data)) == 0
+    with standin.registered(torch.zeros(4)):
+        pass
+
+
+def test_copies_are_checked_on_both_sides(standin: HipStandin, raw: ctypes.CDLL) -> None:
+    word = ctypes.c_uint64
+    pointer, host = word(), np.zeros(4096, np.uint8)
+    assert raw.hipMalloc(ctypes.byref(pointer), word(256)) == 0
+    assert raw.hipMemcpy(pointer, word(0), word(16), 1) == 1
+    assert raw.hipMemcpy(word(host.ctypes.data), pointer, word(4096), 4) != 0
+    assert raw.hipMemcpy(word(host.ctypes.data), pointer, word(256), 4) == 0
+
+
+def test_a_copy_checks_its_memory_again_when_it_runs(standin: HipStandin, raw: ctypes.CDLL) -> None:
+    word = ctypes.c_uint64
+    pointer, array = word(), np.arange(64, dtype=np.uint8)
+    assert raw.hipMalloc(ctypes.byref(pointer), word(64)) == 0
+    copy = standin._copy(array.ctypes.data, pointer.value, 64, 2)
+    assert raw.hipFree(ctypes.c_void_p(pointer.value)) == 0
+    with pytest.raises(Exception, match=r"outside every registered buffer|past the end"):
+        copy()
+    assert array.tolist() == list(range(64))
+
+
+def test_functions_end_with_their_module(standin: HipStandin, raw: ctypes.CDLL) -> None:
+    compiled, _ = gemm_kernel()
+    before = len(standin._objects)
+    module, function = ctypes.c_void_p(), ctypes.c_void_p()
+    assert raw.hipModuleLoadData(ctypes.byref(module), compiled.elf) == 0
+    assert raw.hipModuleGetFunction(ctypes.byref(function), module, compiled.symbol.encode()) == 0
+    assert raw.hipModuleUnload(module) == 0
+    assert len(standin._objects) == before
+    launch = [function, 1, 1, 1, 64, 1, 1, 0, None, None, None]
+    assert raw.hipModuleLaunchKernel(*launch) == 400  # hipErrorInvalidHandle
