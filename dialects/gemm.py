@@ -8,7 +8,8 @@ from typing import cast
 from torch_mlir import ir
 from torch_mlir.dialects.ext import Operand, Pure, Result
 
-from flycc.contracts.gemm import GemmDtype, GemmProblem, Size
+from flycc.contracts.gemm import GemmDtype, GemmProblem
+from flycc.contracts.sizes import Size
 from flycc.dialects.base import Flycc
 from flycc.dialects.tensor import Dim, Dims, Tensor, VTensor, broadcast, contradict, show, stamped, typed
 

@@ -70,7 +70,7 @@ def compile_aten(
 def serve(problem: GemmProblem, device: torch.device) -> Reason | None:
     """Compile the kernel of a matched op, or say why the op stays on PyTorch."""
     with phase("compile kernels"):
-        return ops.serve_gemm(problem, device)
+        return ops.serve(problem, device)
 
 
 def run_rest(gm: GraphModule, options: Options) -> Callable[..., Any]:

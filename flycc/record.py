@@ -15,7 +15,8 @@ from torch._dynamo.callback import callback_handler
 
 from flycc.contracts import Reason
 from flycc.frontend.report import Report
-from flycc.runtime import ops, refusals
+from flycc.runtime import refusals
+from flycc.runtime.devices import device_for
 
 _active: list[Record] = []
 _lock = threading.Lock()
@@ -87,7 +88,7 @@ class Record:
 @contextmanager
 def collect() -> Iterator[Record]:
     """Record what every `flycc` compilation and launch in this process does while the block runs."""
-    record = Record(device=ops.device_for(torch.device("cpu")).name)
+    record = Record(device=device_for(torch.device("cpu")).name)
     started = 0.0
 
     def on_start(_: Any) -> None:

@@ -7,5 +7,15 @@ neither may import the other, so they live below both.
 from flycc.contracts.errors import FlyccError, flycc_error_in
 from flycc.contracts.gemm import GemmProblem
 from flycc.contracts.reason import Reason
+from flycc.contracts.rms_norm import RmsNormBackwardProblem, RmsNormProblem
+from flycc.contracts.topk import TopkProblem
 
-__all__ = ["FlyccError", "GemmProblem", "Reason", "flycc_error_in"]
+__all__ = [
+    "FlyccError",
+    "GemmProblem",
+    "Reason",
+    "RmsNormBackwardProblem",
+    "RmsNormProblem",
+    "TopkProblem",
+    "flycc_error_in",
+]

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-#: A size is a number, or the name of a symbol that is known only at run time (for example "s0").
-Size = int | str
+from flycc.contracts.sizes import Size
 
 #: Element types by their MLIR names.
 GemmDtype = Literal["bf16", "f16", "f32"]

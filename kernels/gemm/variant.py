@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from flycc.contracts import GemmProblem
-from flycc.contracts.gemm import Size
+from flycc.contracts.sizes import Size
 from flycc.kernels.gemm.config import ELEMENT_BYTES, GemmConfig
 
 

@@ -17,7 +17,7 @@ from flycc import codegen
 from flycc.cli import doctor
 from flycc.contracts import FlyccError, GemmProblem
 from flycc.kernels import gemm as family
-from flycc.runtime import gemm, hip_library, ops
+from flycc.runtime import devices, gemm, hip_library, ops
 from flycc.runtime.device import DeviceError
 from flycc.runtime.emulated import EmulatedDevice
 from flycc.runtime.hip import HipDevice, HipKernel
@@ -249,18 +249,18 @@ def _rocm(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(torch.version, "hip", "7.1")
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda index: SimpleNamespace(cuda_stream=0))
-    ops._hip_device.cache_clear()
+    devices._hip_device.cache_clear()
     yield
-    ops._hip_device.cache_clear()
+    devices._hip_device.cache_clear()
 
 
 @pytest.mark.usefixtures("_rocm")
 def test_rocm_tensors_have_their_gpu(standin: HipStandin) -> None:
-    device = ops.device_for(torch.device("cuda", 1))
+    device = devices.device_for(torch.device("cuda", 1))
     assert (device.name, device.target, device.index) == ("hip", "gfx950", 1)
-    assert ops.device_for(torch.device("cuda")) is device
-    assert ops.device_for(torch.device("cuda", 0)) is not device
-    assert ops.serve_gemm(GemmProblem("bf16", 40, 24, 64), torch.device("cuda", 0)) is None
+    assert devices.device_for(torch.device("cuda")) is device
+    assert devices.device_for(torch.device("cuda", 0)) is not device
+    assert ops.serve(GemmProblem("bf16", 40, 24, 64), torch.device("cuda", 0)) is None
     properties = device.properties
     assert (properties.wave_size, properties.lds_bytes, properties.memory_bytes) == (64, 160 << 10, 64 << 20)
     assert (properties.name, properties.compute_units) == ("flycc emulated GPU", 256)
@@ -268,7 +268,7 @@ def test_rocm_tensors_have_their_gpu(standin: HipStandin) -> None:
 
 def why_not(device: torch.device) -> tuple[str, str]:
     with pytest.raises(FlyccError) as caught:
-        ops.device_for(device)
+        devices.device_for(device)
     return caught.value.reason.code, str(caught.value)
 
 
@@ -324,5 +324,5 @@ def test_doctor_names_the_gpus(standin: HipStandin) -> None:
 
 def test_operands_on_two_devices_go_to_pytorch() -> None:
     with pytest.raises(FlyccError, match=r"a is on cpu, bias is on meta") as caught:
-        ops._common_device(randn(2, 2), randn(2, 2), torch.empty(2, device="meta"))
+        devices.common_device(a=randn(2, 2), b=randn(2, 2), bias=torch.empty(2, device="meta"))
     assert caught.value.reason.code == "device.mixed"

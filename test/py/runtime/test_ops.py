@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from flycc.contracts import FlyccError, GemmProblem, Reason
-from flycc.runtime import ops, refusals
+from flycc.runtime import gemm, ops, refusals
 
 HALF_ULP = {torch.bfloat16: 2.0**-9, torch.float16: 2.0**-12}
 
@@ -105,7 +105,7 @@ def failing_launch(*_):
 
 
 def test_a_failed_launch_gives_pytorchs_result_one_warning_and_a_reason(monkeypatch):
-    monkeypatch.setattr(ops.gemm_runtime, "launch", failing_launch)
+    monkeypatch.setattr(gemm, "launch", failing_launch)
     monkeypatch.setattr(refusals, "_warned", set())
     monkeypatch.setattr(refusals._policy, "strict", False)
     a, b, bias = randn(4, 8), randn(8, 4), randn(4)
@@ -120,7 +120,7 @@ def test_a_failed_launch_gives_pytorchs_result_one_warning_and_a_reason(monkeypa
 
 
 def test_an_unexpected_exception_is_a_refusal_too(monkeypatch):
-    monkeypatch.setattr(ops.gemm_runtime, "launch", lambda *_: 1 / 0)
+    monkeypatch.setattr(gemm, "launch", lambda *_: 1 / 0)
     monkeypatch.setattr(refusals, "_warned", set())
     monkeypatch.setattr(refusals._policy, "strict", False)
     a, b = randn(4, 8), randn(8, 4)
@@ -129,7 +129,7 @@ def test_an_unexpected_exception_is_a_refusal_too(monkeypatch):
 
 
 def test_strict_raises(monkeypatch):
-    monkeypatch.setattr(ops.gemm_runtime, "launch", failing_launch)
+    monkeypatch.setattr(gemm, "launch", failing_launch)
     with pytest.raises(FlyccError, match="planted"):
         torch.ops.flycc.gemm(randn(4, 8), randn(8, 4))
 
@@ -158,7 +158,7 @@ def test_meaningless_strides_of_size_one_are_not_refused():
     ("a", "b", "bias"), [((1, 5, 8), (3, 8, 7), (3, 5, 7)), ((3, 5, 8), (1, 8, 7), (7,))]
 )
 def test_pytorchs_result_for_batches_that_broadcast(monkeypatch, a, b, bias):
-    monkeypatch.setattr(ops.gemm_runtime, "launch", failing_launch)
+    monkeypatch.setattr(gemm, "launch", failing_launch)
     monkeypatch.setattr(refusals, "_warned", {"device.launch"})
     monkeypatch.setattr(refusals._policy, "strict", False)
     a, b, bias = randn(*a), randn(*b), randn(*bias)
@@ -198,12 +198,12 @@ def test_a_kernel_that_cannot_be_built_warns_and_an_uncovered_problem_does_not(m
     monkeypatch.setattr(refusals, "_warned", set())
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        reason = ops.serve_gemm(replace(problem, dtype="f32"), torch.device("cpu"))
+        reason = ops.serve(replace(problem, dtype="f32"), torch.device("cpu"))
     assert reason.code == "gemm.dtype"
 
     def broken(*_):
         raise FlyccError(Reason("codegen.linker", "planted"))
 
-    monkeypatch.setattr(ops.gemm_runtime, "prepare", broken)
+    monkeypatch.setitem(ops._FAMILIES, GemmProblem, ("gemm", broken))
     with pytest.warns(RuntimeWarning, match=r"codegen\.linker: planted"):
-        assert ops.serve_gemm(problem, torch.device("cpu")).code == "codegen.linker"
+        assert ops.serve(problem, torch.device("cpu")).code == "codegen.linker"

@@ -1,0 +1,34 @@
+"""The top-k problem: what a `flycc.topk` op asks of a kernel."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from flycc.contracts.sizes import Size
+
+#: Element types by their MLIR names.
+TopkDtype = Literal["f32", "bf16", "f16", "i32"]
+
+
+@dataclass(frozen=True, slots=True)
+class TopkProblem:
+    """The `k` largest (or smallest) of each row of [rows, columns], with their int64 indices.
+
+    NaN is larger than every number and -0.0 equals 0.0, as PyTorch orders them. With `sorted` the results
+    come best first. `deterministic` says that of equal values those with the lowest index are taken, and
+    come first: what `torch.sort(stable=True)` gives; without it any of them may be taken.
+    """
+
+    dtype: TopkDtype
+    rows: Size
+    columns: Size
+    k: Size
+    largest: bool = True
+    sorted: bool = True
+    deterministic: bool = True
+
+    def __str__(self) -> str:
+        order = ("largest" if self.largest else "smallest") + ("" if self.sorted else " unsorted")
+        relaxed = "" if self.deterministic else " relaxed"
+        return f"topk {self.rows}x{self.columns} {self.dtype} k {self.k} {order}{relaxed}"
