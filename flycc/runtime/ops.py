@@ -12,14 +12,15 @@ from typing import Any
 
 import torch
 
-from flycc.contracts import FlyccError, GemmProblem, Reason
-from flycc.runtime import gemm, refusals
+from flycc.contracts import FlyccError, GemmProblem, Reason, TopkProblem
+from flycc.runtime import gemm, refusals, topk
 from flycc.runtime.device import Device
 from flycc.runtime.devices import device_for
 
 #: Every family by the type of its problems: (prefix of its reasons' codes, what chooses and loads a kernel).
 _FAMILIES: dict[type, tuple[str, Callable[[Any, Device], object]]] = {
     GemmProblem: ("gemm", gemm.prepare),
+    TopkProblem: ("topk", topk.prepare),
 }
 
 

@@ -1,0 +1,1 @@
+"""The k largest or smallest of every row, with their indices."""
