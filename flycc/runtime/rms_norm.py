@@ -1,0 +1,194 @@
+"""`torch.ops.flycc.rms_norm_fwd` and `rms_norm_bwd`: problem -> config -> code object -> launch."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from flycc.contracts import FlyccError, Reason, RmsNormBackwardProblem, RmsNormProblem
+from flycc.runtime.device import Device
+from flycc.runtime.library import LIBRARY
+
+LIBRARY.define(
+    "rms_norm_fwd(Tensor x, Tensor? weight, Tensor? residual, float eps, *, bool weight_offset=False, "
+    "bool cast_before_weight=False, bool want_rstd=False, ScalarType? out_dtype=None) "
+    "-> (Tensor y, Tensor new_residual, Tensor rstd)"
+)
+LIBRARY.define(
+    "rms_norm_bwd(Tensor grad, Tensor x, Tensor? weight, Tensor rstd, *, bool weight_offset=False, "
+    "bool cast_before_weight=False) -> (Tensor dx, Tensor dweight)"
+)
+
+
+def prepare(problem: RmsNormProblem, device: Device) -> object:
+    """The configuration and the loaded kernel for `problem`; compiled if this is its first use.
+
+    Raises `FlyccError` with the reason where no kernel serves the problem or it cannot be built.
+    """
+    raise FlyccError(Reason("rms-norm.kernel", f"{problem}: there is no kernel yet"))
+
+
+def prepare_backward(problem: RmsNormBackwardProblem, device: Device) -> object:
+    """As `prepare`, for the gradients."""
+    raise FlyccError(Reason("rms-norm.kernel", f"{problem}: there is no kernel yet"))
+
+
+def rms_norm_fwd(
+    x: Tensor,
+    weight: Tensor | None,
+    residual: Tensor | None,
+    eps: float,
+    *,
+    weight_offset: bool = False,
+    cast_before_weight: bool = False,
+    want_rstd: bool = False,
+    out_dtype: torch.dtype | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """RMS normalisation over the last dimension, as `flycc.contracts.RmsNormProblem` defines it.
+
+    Args:
+        x: [..., N], floating point.
+        weight: [N], floating point, or None; 1 is added to it with `weight_offset`.
+        residual: the shape and dtype of `x`, or None; added to it first.
+        eps: added to the mean of squares.
+        out_dtype: of y; by default that of `x`.
+
+    Returns contiguous y [..., N]; x + residual [..., N], or an empty tensor without `residual`; and with
+    `want_rstd` the float32 1 / root mean square [...], else an empty tensor.
+    """
+    options = {"weight_offset": weight_offset, "cast_before_weight": cast_before_weight}
+    return _forward_in_pytorch(x, weight, residual, eps, want_rstd=want_rstd, out_dtype=out_dtype, **options)
+
+
+def rms_norm_bwd(
+    grad: Tensor,
+    x: Tensor,
+    weight: Tensor | None,
+    rstd: Tensor,
+    *,
+    weight_offset: bool = False,
+    cast_before_weight: bool = False,
+) -> tuple[Tensor, Tensor]:
+    """Gradients of `rms_norm_fwd`, as `flycc.contracts.RmsNormBackwardProblem` defines them.
+
+    Args:
+        grad: [..., N], the gradient of y.
+        x: [..., N], what was normalised: x, or x + residual where there was one.
+        weight: [N] or None.
+        rstd: float32 [...], as `rms_norm_fwd` returned it.
+
+    Returns contiguous dx [..., N] of the dtype of `x`, which is the gradient of the residual too, and dweight
+    [N] of that of `weight`, or an empty tensor without one.
+    """
+    return _backward_in_pytorch(grad, x, weight, rstd, weight_offset)
+
+
+def _forward_in_pytorch(
+    x: Tensor,
+    weight: Tensor | None,
+    residual: Tensor | None,
+    eps: float,
+    *,
+    weight_offset: bool,
+    cast_before_weight: bool,
+    want_rstd: bool,
+    out_dtype: torch.dtype | None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The same by PyTorch's own operators."""
+    h = x if residual is None else x + residual
+    wide = h.to(torch.promote_types(h.dtype, torch.float32))
+    rstd = torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)
+    y = wide * rstd
+    if cast_before_weight:
+        y = y.to(h.dtype).to(wide.dtype)
+    if weight is not None:
+        y = y * (weight.to(wide.dtype) + 1 if weight_offset else weight.to(wide.dtype))
+    return (
+        y.to(out_dtype or x.dtype).contiguous(),
+        x.new_empty(0) if residual is None else h.contiguous(),
+        rstd[..., 0].to(torch.float32, copy=True) if want_rstd else x.new_empty(0, dtype=torch.float32),
+    )
+
+
+def _backward_in_pytorch(
+    grad: Tensor, x: Tensor, weight: Tensor | None, rstd: Tensor, weight_offset: bool
+) -> tuple[Tensor, Tensor]:
+    """The same by PyTorch's own operators."""
+    wide = torch.promote_types(x.dtype, torch.float32)
+    h, g, scale = x.to(wide), grad.to(wide), rstd.to(wide)[..., None]
+    normalised = h * scale
+    dweight = x.new_empty(0)
+    if weight is not None:
+        dweight = (g * normalised).reshape(-1, x.shape[-1]).sum(0).to(weight.dtype)
+        g = g * (weight.to(wide) + 1 if weight_offset else weight.to(wide))
+    dx = scale * (g - normalised * (g * normalised).mean(-1, keepdim=True))
+    return dx.to(x.dtype).contiguous(), dweight
+
+
+def rms_norm_fwd_fake(
+    x: Tensor,
+    weight: Tensor | None,
+    residual: Tensor | None,
+    eps: float,
+    *,
+    weight_offset: bool = False,
+    cast_before_weight: bool = False,
+    want_rstd: bool = False,
+    out_dtype: torch.dtype | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The uninitialised results of `rms_norm_fwd`, shapes checked."""
+    _check_weight("rms_norm_fwd", x, weight)
+    if residual is not None:
+        same = residual.shape == x.shape and residual.dtype == x.dtype
+        torch._check(
+            same,
+            lambda: (
+                f"flycc::rms_norm_fwd: x is {x.dtype} {list(x.shape)}, "
+                f"residual is {residual.dtype} {list(residual.shape)}; they must agree"
+            ),
+        )
+    return (
+        x.new_empty(x.shape, dtype=out_dtype or x.dtype),
+        x.new_empty(0 if residual is None else x.shape),
+        x.new_empty(x.shape[:-1] if want_rstd else 0, dtype=torch.float32),
+    )
+
+
+def rms_norm_bwd_fake(
+    grad: Tensor,
+    x: Tensor,
+    weight: Tensor | None,
+    rstd: Tensor,
+    *,
+    weight_offset: bool = False,
+    cast_before_weight: bool = False,
+) -> tuple[Tensor, Tensor]:
+    """The uninitialised results of `rms_norm_bwd`, shapes checked."""
+    _check_weight("rms_norm_bwd", x, weight)
+    for name, given, wanted in (("grad", grad.shape, x.shape), ("rstd", rstd.shape, x.shape[:-1])):
+        torch._check(
+            given == wanted,
+            lambda name=name, given=given, wanted=wanted: (
+                f"flycc::rms_norm_bwd: {name} is {list(given)}, must be {list(wanted)}"
+            ),
+        )
+    dweight = x.new_empty(0) if weight is None else weight.new_empty(weight.shape)
+    return x.new_empty(x.shape), dweight
+
+
+def _check_weight(op: str, x: Tensor, weight: Tensor | None) -> None:
+    torch._check(x.dim() > 0, lambda: f"flycc::{op}: x has no dimension to normalise over")
+    torch._check(x.is_floating_point(), lambda: f"flycc::{op}: x is {x.dtype}, must be floating point")
+    if weight is not None:
+        torch._check(
+            weight.dim() == 1 and weight.shape[0] == x.shape[-1],
+            lambda: f"flycc::{op}: weight is {list(weight.shape)}, must be [{x.shape[-1]}]",
+        )
+
+
+for _name, _function, _fake in (
+    ("rms_norm_fwd", rms_norm_fwd, rms_norm_fwd_fake),
+    ("rms_norm_bwd", rms_norm_bwd, rms_norm_bwd_fake),
+):
+    LIBRARY.impl(_name, _function, "CompositeExplicitAutograd")
+    torch.library.register_fake(f"flycc::{_name}", _fake, lib=LIBRARY)
