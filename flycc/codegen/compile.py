@@ -9,6 +9,7 @@ from importlib.metadata import version
 from pathlib import Path
 from time import perf_counter
 
+from flycc.codegen import worker
 from flycc.codegen.cache import CodeObjectCache
 from flycc.codegen.errors import CompileError
 from flycc.codegen.linker import find_linker
@@ -56,12 +57,14 @@ def _load_or_make(spec: KernelSpec, target: str, cache: CodeObjectCache) -> Comp
     seconds = {"cache": perf_counter() - started}
     if elf is not None:
         return Compiled(elf, spec.symbol, spec.kernarg, True, seconds)
-    stages: dict[str, float] = {}
-    made = lower(spec, target=target, seconds=stages)
-    assert isinstance(made, bytes)
+    worker.start()
+    started = perf_counter()
+    traced = lower(spec, target=target, stop_after="fly")
+    assert isinstance(traced, str)
+    seconds["trace"] = perf_counter() - started
+    made, stages = worker.lower_apart(traced, target=target)
     if f"{spec.symbol}.kd".encode() not in made:
         raise CompileError(Reason("codegen.symbol", f"the code object lacks the kernel {spec.symbol}"))
-    seconds["trace"] = stages.pop("trace")
     seconds["lower"] = sum(stages.values())
     cache.put(key, made, {"family": spec.family, "symbol": spec.symbol, "target": target, "spec": spec.key})
     return Compiled(made, spec.symbol, spec.kernarg, False, seconds)
