@@ -49,7 +49,9 @@ def steps(nightly: bool) -> list[tuple[str, list[str]]]:
         ("lit", [str(scripts / "lit"), "-v", "-j", jobs, "--order=lexical", str(ROOT / "test" / "lit")]),
         (
             "pytest",
-            [python, "-m", "pytest", "--durations=5", *(["-m", "nightly or not nightly"] if nightly else [])],
+            # Workers: a crash in native code is then one failed test with a name, and the others go on.
+            [python, "-m", "pytest", "-n", jobs, "--dist", "loadfile", "--durations=5"]
+            + (["-m", "nightly or not nightly"] if nightly else []),
         ),
     ]
 

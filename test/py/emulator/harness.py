@@ -67,6 +67,10 @@ def const(value: int, index: int = 255) -> Operand:
     return Operand(OperandKind.CONST, index, 1, value)
 
 
+#: Names of the instructions that tests of this process executed: see test/py/conftest.py.
+executed: set[str] = set()
+
+
 def words(values: np.ndarray) -> np.ndarray:
     """Any values [waves, 64] as uint32 rows [n, waves, 64]; narrower ones zero-extended."""
     if values.dtype.itemsize < 4:
@@ -76,6 +80,7 @@ def words(values: np.ndarray) -> np.ndarray:
 
 def execute(state: Batch, inst: Instruction) -> None:
     """Execute one instruction and let what it loads land."""
+    executed.add(inst.name)
     with np.errstate(all="ignore"):
         bind(state, inst)()
     state.wait(0, 0)

@@ -1,0 +1,36 @@
+"""A run that tested instructions of the emulator ends with a table of them, whether or not workers ran it."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import pytest
+
+#: Names of the instructions that workers ran against a scalar reference.
+_by_workers: set[str] = set()
+
+
+def _executed_here() -> set[str]:
+    harness = sys.modules.get("harness")
+    return harness.executed if harness else set()
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    output: dict[str, Any] | None = getattr(session.config, "workeroutput", None)
+    if output is not None:
+        output["executed"] = sorted(_executed_here())
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any, error: object) -> None:
+    """A worker ended; one that crashed left nothing."""
+    _by_workers.update(getattr(node, "workeroutput", {}).get("executed", ()))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    if executed := _by_workers | _executed_here():
+        sys.path.insert(0, str(terminalreporter.config.rootpath / "test" / "py" / "emulator"))
+        import coverage_table
+
+        coverage_table.write(terminalreporter, executed)
