@@ -1,7 +1,7 @@
 """flycc: a torch.compile backend for AMD MI350 GPUs (gfx950).
 
 `torch.compile(model, backend="flycc")` needs no import of this package. What is here for users:
-`flycc.explain(fn, *inputs)` and `flycc.errors`.
+`flycc.explain(fn, *inputs)`, `flycc.eager` and `flycc.errors`.
 """
 
 from __future__ import annotations
@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from flycc import eager as eager
     from flycc import errors as errors
     from flycc.explanation import explain as explain
 
-__all__ = ["__version__", "errors", "explain"]
+__all__ = ["__version__", "eager", "errors", "explain"]
 
 
 def __getattr__(name: str) -> Any:
@@ -23,6 +24,6 @@ def __getattr__(name: str) -> Any:
     if name == "explain":
         # The module cannot share the function's name: importing it would put the module in the function's place.
         return import_module("flycc.explanation").explain
-    if name == "errors":
-        return import_module("flycc.errors")
+    if name in ("eager", "errors"):
+        return import_module(f"flycc.{name}")
     raise AttributeError(f"module 'flycc' has no attribute {name!r}")

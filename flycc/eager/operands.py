@@ -1,0 +1,25 @@
+"""What eager mode asks of a tensor before a kernel family does, and the reasons it refuses with."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+
+import torch
+from torch import Tensor
+
+from flycc.contracts import Reason
+
+SUBCLASS = Reason("eager.subclass", "an operand is a tensor subclass; kernels take plain tensors")
+EMPTY = Reason("eager.empty", "the result is empty, so there is nothing to launch")
+
+_PLAIN = (Tensor, torch.nn.Parameter)
+
+
+def is_plain(tensor: Tensor) -> bool:
+    """Whether `tensor` is of no subclass but `Parameter`."""
+    return type(tensor) in _PLAIN
+
+
+def layout(tensor: Tensor | None) -> Hashable:
+    """What of an operand refusals depend on."""
+    return tensor if tensor is None else (type(tensor), tensor.dtype, tensor.shape, tensor.stride())
