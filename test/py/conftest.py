@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import random
 import sys
 from typing import Any
 
@@ -9,6 +11,11 @@ import pytest
 
 #: Names of the instructions that workers ran against a scalar reference.
 _by_workers: set[str] = set()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """One seed for the whole run; workers inherit the environment."""
+    os.environ.setdefault("FLYCC_TEST_SEED", str(random.SystemRandom().randrange(2**31)))
 
 
 def _executed_here() -> set[str]:
@@ -34,3 +41,5 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         import coverage_table
 
         coverage_table.write(terminalreporter, executed)
+    if terminalreporter.stats.get("failed"):
+        terminalreporter.write_line(f"repeat with FLYCC_TEST_SEED={os.environ['FLYCC_TEST_SEED']}")

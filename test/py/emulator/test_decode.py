@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from harness import SEED
 from llvm import assemble, disassemble, dump, needs_llvm
 
 from flycc.codegen import compile_kernel
@@ -85,7 +86,7 @@ def printed_oddly(inst: Instruction, words: list[int]) -> bool:
 @needs_llvm
 @pytest.mark.parametrize(
     ("count", "seed"),
-    [(6000, 1), pytest.param(100_000, random.SystemRandom().randrange(1 << 32), marks=pytest.mark.nightly)],
+    [(6000, 1), pytest.param(100_000, SEED, marks=pytest.mark.nightly)],
 )
 def test_mutated_forms_agree_with_llvm(count: int, seed: int) -> None:
     """Flip bits of recorded forms: where both take the result for an instruction, they say the same of it.

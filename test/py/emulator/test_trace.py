@@ -81,7 +81,7 @@ def run_divergent(observers: tuple[Observer, ...], order: str | int = "lockstep"
 RUNS = [run_gemm, run_divergent]
 
 
-@pytest.mark.parametrize("order", ["lockstep", "serial", SEED])
+@pytest.mark.parametrize("order", ["lockstep", "serial", pytest.param(SEED, id="random")])
 @pytest.mark.parametrize("run", RUNS)
 def test_every_instruction_of_every_wave_is_there(run, order) -> None:
     plain, recorder = Plain(), Recorder()
