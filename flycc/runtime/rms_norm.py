@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from flycc.contracts import FlyccError, Reason, RmsNormBackwardProblem, RmsNormProblem
+from flycc.kernels import rms_norm as family
+from flycc.runtime import refusals
 from flycc.runtime.device import Device
+from flycc.runtime.devices import common_device, device_for
 from flycc.runtime.library import LIBRARY
+from flycc.runtime.loading import Loaded, load
 
 LIBRARY.define(
     "rms_norm_fwd(Tensor x, Tensor? weight, Tensor? residual, float eps, *, bool weight_offset=False, "
@@ -20,17 +28,129 @@ LIBRARY.define(
 )
 
 
-def prepare(problem: RmsNormProblem, device: Device) -> object:
+_NAMES = {torch.bfloat16: "bf16", torch.float16: "f16", torch.float32: "f32"}
+
+
+def prepare(problem: RmsNormProblem, device: Device) -> tuple[family.RmsNormConfig, Loaded]:
     """The configuration and the loaded kernel for `problem`; compiled if this is its first use.
 
     Raises `FlyccError` with the reason where no kernel serves the problem or it cannot be built.
     """
-    raise FlyccError(Reason("rms-norm.kernel", f"{problem}: there is no kernel yet"))
+    config = family.choose(problem)
+    if isinstance(config, Reason):
+        raise FlyccError(config)
+    return config, load(family.kernel(problem, config), device)
 
 
 def prepare_backward(problem: RmsNormBackwardProblem, device: Device) -> object:
     """As `prepare`, for the gradients."""
     raise FlyccError(Reason("rms-norm.kernel", f"{problem}: there is no kernel yet"))
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """[..., N] as the rows that a kernel takes: `tensor` is [rows, N] with unit stride along N."""
+
+    tensor: Tensor
+
+    @classmethod
+    def of(cls, tensor: Tensor) -> Rows:
+        """Copies if the leading dimensions do not collapse, or if elements of 16 bits lie where a kernel expects none:
+        it takes row r to start in the middle of a word of 4 bytes exactly if r * N is odd.
+        """
+        flat = tensor.reshape(-1, tensor.shape[-1])
+        rows, columns = flat.shape
+        size = flat.element_size()
+        if columns > 1 and flat.stride(1) != 1:
+            flat = flat.contiguous()
+        if flat.data_ptr() % 4 or (rows > 1 and (flat.stride(0) - columns) * size % 4):
+            flat = flat.clone(memory_format=torch.contiguous_format)
+        return cls(flat)
+
+    @property
+    def stride(self) -> int:
+        """Between rows, in elements; PyTorch leaves that of a single row undefined."""
+        return self.tensor.stride(0) if self.tensor.size(0) > 1 else 0
+
+    @property
+    def bytes_apart(self) -> int:
+        """What divides this divides the address of every row."""
+        return math.gcd(self.tensor.data_ptr(), self.stride * self.tensor.element_size())
+
+
+def launch(
+    x: Tensor,
+    weight: Tensor | None,
+    residual: Tensor | None,
+    eps: float,
+    results: tuple[Tensor, Tensor, Tensor],
+    device: Device,
+    *,
+    weight_offset: bool,
+    cast_before_weight: bool,
+) -> None:
+    """Compute `results` = (y, new_residual, rstd), of which an empty one is not wanted.
+
+    Raises `FlyccError` before anything ran, or `DeviceError` from the launch.
+    """
+    y, _, rstd = results
+    operands = {"x": Rows.of(x)}
+    if residual is not None:
+        operands["residual"] = Rows.of(residual)
+    rows, columns = operands["x"].tensor.shape
+    row_bytes = columns * math.gcd(y.element_size(), x.element_size())
+    problem = RmsNormProblem(
+        _element("x", x.dtype),
+        rows,
+        columns,
+        "none" if weight is None else _element("weight", weight.dtype),
+        _element("out_dtype", y.dtype),
+        weight_offset,
+        cast_before_weight,
+        residual is not None,
+        bool(rstd.numel()),
+        math.gcd(16, row_bytes, *(operand.bytes_apart for operand in operands.values())),
+    )
+    config, loaded = prepare(problem, device)
+    strides = {f"ld_{name}": operand.stride for name, operand in operands.items()}
+    if reason := config.check_strides(strides):
+        raise FlyccError(reason)
+    inputs = {name: operand.tensor for name, operand in operands.items()}
+    if weight is not None:
+        inputs["weight"] = _row(weight)
+    outputs = {
+        name: result
+        for name, result in zip(("y", "new_residual", "rstd"), results, strict=True)
+        if result.numel()
+    }
+    numbers = {
+        "ld_residual": 0,
+        **strides,
+        "rows": rows,
+        "columns": columns,
+        "whole": family.whole_columns(columns, problem.dtype),
+        "eps": eps,
+    }
+    geometry = family.launch(problem, config)
+    with device.mapped(list(inputs.values()), list(outputs.values())) as addresses:
+        pointers = dict.fromkeys(("residual", "weight", "new_residual", "rstd"), 0)
+        pointers |= dict(zip((*inputs, *outputs), addresses, strict=True))
+        device.launch(
+            loaded.handle, geometry.grid, geometry.block, loaded.spec.kernarg.pack(pointers | numbers)
+        )
+
+
+def _row(weight: Tensor) -> Tensor:
+    """A weight as one row that starts at a whole word."""
+    return Rows.of(weight).tensor[0]
+
+
+def _element(argument: str, dtype: torch.dtype) -> Any:
+    if dtype not in _NAMES:
+        raise FlyccError(
+            Reason("rms-norm.dtype", f"{argument} is {dtype}: the kernel takes {', '.join(map(str, _NAMES))}")
+        )
+    return _NAMES[dtype]
 
 
 def rms_norm_fwd(
@@ -57,7 +177,17 @@ def rms_norm_fwd(
     `want_rstd` the float32 1 / root mean square [...], else an empty tensor.
     """
     options = {"weight_offset": weight_offset, "cast_before_weight": cast_before_weight}
-    return _forward_in_pytorch(x, weight, residual, eps, want_rstd=want_rstd, out_dtype=out_dtype, **options)
+    wanted = {"want_rstd": want_rstd, "out_dtype": out_dtype}
+    results = rms_norm_fwd_fake(x, weight, residual, eps, **options, **wanted)  # type: ignore[arg-type]
+    if not x.numel():
+        return _forward_in_pytorch(x, weight, residual, eps, **options, **wanted)  # type: ignore[arg-type]
+    try:
+        device = device_for(common_device(x=x, weight=weight, residual=residual))
+        launch(x, weight, residual, eps, results, device, **options)
+    except Exception as error:  # a model never breaks because of us: see refusals.refuse
+        refusals.refuse("rms-norm", error)
+        return _forward_in_pytorch(x, weight, residual, eps, **options, **wanted)  # type: ignore[arg-type]
+    return results
 
 
 def rms_norm_bwd(

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-#: Kernel argument types: a 64-bit global pointer, or a little-endian integer.
-ArgType = Literal["ptr", "i64", "i32"]
+#: Kernel argument types: a 64-bit global pointer, or a little-endian number.
+ArgType = Literal["ptr", "i64", "i32", "f32"]
 
-_FORMAT: dict[ArgType, str] = {"ptr": "Q", "i64": "q", "i32": "i"}
+_FORMAT: dict[ArgType, str] = {"ptr": "Q", "i64": "q", "i32": "i", "f32": "f"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class KernargLayout:
     def names(self) -> tuple[str, ...]:
         return tuple(name for name, _ in self.fields)
 
-    def pack(self, values: Mapping[str, int]) -> bytes:
+    def pack(self, values: Mapping[str, int | float]) -> bytes:
         """The bytes of the kernel argument segment; `values` must name every argument and nothing else."""
         if values.keys() != set(self.names):
             missing = sorted(set(self.names) - values.keys())
@@ -36,7 +36,7 @@ class KernargLayout:
             data += bytes(-len(data) % width)
             try:
                 data += struct.pack(f"<{_FORMAT[kind]}", values[name])
-            except struct.error:
+            except (struct.error, OverflowError):
                 raise ValueError(f"kernel argument {name}: {values[name]} does not fit {kind}") from None
         return data
 

@@ -1,0 +1,136 @@
+"""How rows are shared out among work-items, and the rules that choose."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from flycc.contracts import Reason, RmsNormBackwardProblem, RmsNormProblem
+from flycc.kernels.common.machine import MAX_THREADS, MAX_WORK_ITEMS, OFFSET_LIMIT, WAVE_SIZE
+
+#: Size of an element in bytes, by its MLIR name.
+BYTES = {"bf16": 2, "f16": 2, "f32": 4}
+ACCESS_BYTES = 16
+#: Work-items of a workgroup that has several rows.
+GROUP_THREADS = 256
+#: Fewest work-items of a row: as many as a row may have elements beyond its 16-byte vectors.
+MIN_THREADS = 8
+#: Registers of a work-item that may hold its part of a row, as float32, of the 128 that each of 1024 has: with
+#: ease, and if nothing else helps.
+ROW_REGISTERS = 64
+MOST_ROW_REGISTERS = 92
+#: LDS that may hold 16-byte vectors of a row, beside the scratch of the reduction.
+ROW_LDS_BYTES = 144 * 1024
+#: 16-byte accesses of a work-item in flight at a time, where a row does not fit into registers and LDS.
+STREAM_VECTORS = 4
+
+Problem = RmsNormProblem | RmsNormBackwardProblem
+
+
+@dataclass(frozen=True, slots=True)
+class RmsNormConfig:
+    """How a workgroup of `threads * rows` work-items normalises `rows` rows.
+
+    A row's elements are taken in vectors of 16 bytes of its own type; vector `i * threads + t` is that of
+    work-item t, and the row's last elements, too few for a vector, go one each to the first work-items.
+    `vectors` is how many a work-item keeps in registers and `lds_vectors` in LDS, from the one time that
+    the row is read. With `stream` nothing is kept: the row is read twice, `vectors` at a time.
+    """
+
+    threads: int
+    rows: int
+    vectors: int
+    lds_vectors: int = 0
+    stream: bool = False
+
+    @property
+    def block(self) -> int:
+        """Work-items of a workgroup."""
+        return self.threads * self.rows
+
+    @property
+    def slots(self) -> int:
+        """Vectors of a work-item that are read together."""
+        return self.vectors + self.lds_vectors
+
+    @property
+    def lds_bytes(self) -> int:
+        scratch = 4 * self.threads if self.threads > WAVE_SIZE else 0
+        return scratch + self.lds_vectors * self.threads * ACCESS_BYTES
+
+    def __str__(self) -> str:
+        kept = f"v{self.vectors}" + (f"l{self.lds_vectors}" if self.lds_vectors else "")
+        return f"t{self.threads}r{self.rows}{kept}" + ("_stream" if self.stream else "")
+
+    def is_valid(self, problem: Problem) -> Reason | None:
+        """None if this configuration computes `problem`, else why it does not."""
+        if reason := check_problem(problem):
+            return reason
+        if isinstance(problem.rows, int) and problem.rows > MAX_WORK_ITEMS // self.block * self.rows:
+            most = MAX_WORK_ITEMS // self.block * self.rows
+            return Reason("rms-norm.size", f"rows = {problem.rows}: configuration {self} takes 1 to {most}")
+        if isinstance(problem.columns, int) and not self.stream:
+            count = problem.columns * BYTES[problem.dtype] // ACCESS_BYTES
+            if not (self.slots - 1) * self.threads < max(count, 1) <= max(self.slots * self.threads, 1):
+                return Reason(
+                    "rms-norm.config", f"columns = {problem.columns}: configuration {self} is for other sizes"
+                )
+        return None
+
+    def check_strides(self, strides: dict[str, int]) -> Reason | None:
+        """None if the kernel reaches every row with these strides (elements, by name), else why not."""
+        most = OFFSET_LIMIT // 4 // self.rows
+        for name, stride in strides.items():
+            # One row a workgroup is reached with 64-bit arithmetic alone.
+            if stride < 0 or (self.rows > 1 and stride > most):
+                return Reason("rms-norm.stride", f"{name} = {stride}: configuration {self} takes 0 to {most}")
+        return None
+
+
+def check_problem(problem: Problem) -> Reason | None:
+    """None if there is a kernel for the problem's types and sizes, else why there is not."""
+    for name in ("dtype", "out_dtype"):
+        if getattr(problem, name) not in BYTES:
+            return Reason(
+                "rms-norm.dtype", f"{name} = {getattr(problem, name)}: the kernel takes {', '.join(BYTES)}"
+            )
+    if problem.weight not in (*BYTES, "none"):
+        return Reason(
+            "rms-norm.dtype", f"weight of {problem.weight}: the kernel takes {', '.join(BYTES)} and none"
+        )
+    if isinstance(problem.rows, int) and problem.rows < 1:
+        return Reason("rms-norm.size", f"rows = {problem.rows}: must be at least 1")
+    most = OFFSET_LIMIT // 4 - 1
+    if isinstance(problem.columns, int) and not 1 <= problem.columns <= most:
+        return Reason("rms-norm.size", f"columns = {problem.columns}: the kernel takes 1 to {most}")
+    return None
+
+
+def choose(problem: RmsNormProblem) -> RmsNormConfig | Reason:
+    """The configuration to run `problem` with, or why none does.
+
+    A problem whose columns are not known is one that a kernel will be chosen for at run time.
+    """
+    columns = problem.columns if isinstance(problem.columns, int) else GROUP_THREADS
+    if reason := check_problem(problem):
+        return reason
+    config = _for_row(columns * BYTES[problem.dtype] // ACCESS_BYTES, ACCESS_BYTES // BYTES[problem.dtype])
+    return config.is_valid(problem) or config
+
+
+def _for_row(count: int, width: int) -> RmsNormConfig:
+    """For rows of `count` vectors of `width` elements: up to four a work-item in a wave, then more waves, then more."""
+    threads = MIN_THREADS
+    while threads < MAX_THREADS and count > threads * (4 if threads >= WAVE_SIZE else 1):
+        # A row in two waves has no advantage over one in a wave or in a whole workgroup of four.
+        threads = GROUP_THREADS if threads == WAVE_SIZE else 2 * threads
+    slots = -(-count // threads)
+    in_lds = min(max(0, slots - ROW_REGISTERS // width), ROW_LDS_BYTES // (threads * ACCESS_BYTES))
+    if slots - in_lds > MOST_ROW_REGISTERS // width:
+        return RmsNormConfig(MAX_THREADS, 1, STREAM_VECTORS, stream=True)
+    return RmsNormConfig(threads, max(1, GROUP_THREADS // threads), slots - in_lds, in_lds)
+
+
+def whole_columns(columns: int, dtype: str) -> int:
+    """How many of a row's elements make 16-byte vectors."""
+    width = ACCESS_BYTES // BYTES[dtype]
+    return columns // width * width

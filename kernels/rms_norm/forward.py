@@ -1,0 +1,217 @@
+"""The RMS norm kernel in FlyDSL: `config.rows` rows a workgroup, all statistics in float32.
+
+A row is read once and kept, in registers or LDS, until its mean square is known; or, where it does not fit,
+read twice.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import flydsl.compiler as flyc
+import flydsl.expr as fx
+from flydsl.expr import rocdl
+
+from flycc.kernels.common import vectors
+from flycc.kernels.common.arguments import numbers
+from flycc.kernels.common.machine import WAVE_SIZE
+from flycc.kernels.common.reduce import sum_of_elements, sum_over_threads
+from flycc.kernels.common.vectors import ACCESS_BYTES, ELEMENTS
+from flycc.kernels.rms_norm.config import ROW_REGISTERS
+from flycc.kernels.rms_norm.kernarg import FORWARD
+from flycc.kernels.rms_norm.row import Operand, Place, Row
+from flycc.kernels.rms_norm.variant import ForwardVariant
+
+if TYPE_CHECKING:
+    Numbers = Any
+else:
+    Numbers = numbers(FORWARD)
+
+
+class Kept:
+    """What a work-item keeps of its row between reading and writing it: registers, then LDS."""
+
+    def __init__(self, lds: fx.Pointer | None, thread: fx.Int32, threads: int, registers: int) -> None:
+        self._lds, self._thread, self._threads, self._registers = lds, thread, threads, registers
+        self._values: list[fx.Vector] = []
+        self._count = 0
+
+    def append(self, values: fx.Vector) -> None:
+        if self._count < self._registers:
+            self._values.append(values)
+        else:
+            fx.ptr_store(values.bitcast(fx.Int32).ir_value(), self._place(self._count - self._registers))
+        self._count += 1
+
+    def get(self, index: int, element: Any) -> fx.Vector:
+        if index < self._registers:
+            return self._values[index]
+        kind = fx.Vector.make_type(ACCESS_BYTES // 4, fx.Int32)
+        loaded = fx.ptr_load(self._place(index - self._registers), result_type=kind)
+        return fx.Vector(loaded).bitcast(element)
+
+    def _place(self, index: int) -> fx.Pointer:
+        return self._lds + (index * self._threads + self._thread) * (ACCESS_BYTES // 4)
+
+
+def add_squares(values: fx.Vector, total: fx.Vector) -> fx.Vector:
+    """`total` + the squares of `values`, each rounded once to float32."""
+    wide = values.to(fx.Float32)
+    return fx.math.fma(wide, wide, total)
+
+
+@dataclass(frozen=True)
+class ForwardRows:
+    """A workgroup's rows of all operands; what the variant does not have is never accessed."""
+
+    variant: ForwardVariant
+    element: Any
+    x: Operand
+    residual: Operand
+    weight: Operand
+    y: Operand
+    new_residual: Operand
+
+    def read(self, places: list[Place]) -> list[fx.Vector]:
+        """x, or x + residual, which is stored too."""
+        loaded = [self.x.load(place) for place in places]
+        if not self.variant.residual:
+            return loaded
+        added = [self.residual.load(place) for place in places]
+        sums = []
+        for place, a, b in zip(places, loaded, added, strict=True):
+            sums.append(vectors.rounded(a.to(fx.Float32) + b.to(fx.Float32), self.element))
+            self.new_residual.store(place, sums[-1])
+        return sums
+
+    def read_again(self, place: Place) -> fx.Vector:
+        """What `read` gave, from memory."""
+        return (self.new_residual if self.variant.residual else self.x).load(place)
+
+    def write(self, place: Place, h: fx.Vector, rstd: fx.Float32) -> None:
+        """Normalises what was read at `place` and stores it."""
+        values = h.to(fx.Float32) * rstd
+        if self.variant.cast_before_weight:
+            values = vectors.rounded(values, self.element).to(fx.Float32)
+        if self.variant.weight != "none":
+            factor = self.weight.load(place).to(fx.Float32)
+            values = values * (factor + 1.0 if self.variant.weight_offset else factor)
+        self.y.store(place, values)
+
+
+def read_step(rows: ForwardRows, row: Row, count: int, first: fx.Int32, total: fx.Vector) -> fx.Vector:
+    """`total` + the squares of the work-item's `count` vectors after the row's `first`, all of which exist."""
+    for h in rows.read(row.vectors(count, first, checked_from=count)):
+        total = add_squares(h, total)
+    return total
+
+
+def write_step(rows: ForwardRows, row: Row, count: int, first: fx.Int32, rstd: fx.Float32) -> None:
+    """Normalises what `read_step` read, once more from memory."""
+    places = row.vectors(count, first, checked_from=count)
+    for place, h in zip(places, [rows.read_again(place) for place in places], strict=True):
+        rows.write(place, h, rstd)
+
+
+def build(variant: ForwardVariant) -> tuple[Any, tuple[Any, ...]]:
+    """The host function that launches the kernel of `variant`, and placeholder arguments for it."""
+    config = variant.config
+    element, out = ELEMENTS[variant.dtype], ELEMENTS[variant.out]
+    weight_element = ELEMENTS.get(variant.weight, element)
+    width = ACCESS_BYTES // vectors.element_bytes(element)
+
+    # Vectors of each operand that are read together: as many as fit into registers beside those kept.
+    in_flight = 4 if config.vectors * width <= ROW_REGISTERS else 2
+
+    @flyc.kernel(name=variant.symbol)
+    def rms_norm(
+        x: fx.Pointer,
+        residual: fx.Pointer,
+        weight: fx.Pointer,
+        y: fx.Pointer,
+        new_residual: fx.Pointer,
+        rstd: fx.Pointer,
+        shape: Numbers,
+    ) -> None:
+        columns = shape.columns
+        first_row = fx.block_idx.x * config.rows
+        thread = fx.thread_idx.x % config.threads
+        index = fx.thread_idx.x // config.threads
+        exists = None if config.rows == 1 else index < shape.rows - first_row
+        head = (first_row + index) & columns & 1 if variant.odd else None
+        row = Row(index, columns, thread, config.threads, width, shape.whole, head, exists)
+        first, ld = fx.Int64(first_row), fx.Int64(columns)
+        rows = ForwardRows(
+            variant=variant,
+            element=element,
+            x=Operand.of(x + first * shape.ld_x, element, row, shape.ld_x),
+            residual=Operand.of(residual + first * shape.ld_residual, element, row, shape.ld_residual),
+            weight=Operand.of(weight, weight_element, row, None),
+            y=Operand.of(y + first * ld, out, row, ld),
+            new_residual=Operand.of(new_residual + first * ld, element, row, ld),
+        )
+
+        total = fx.Vector.filled(width, 0.0, fx.Float32)
+        shared = fx.SharedAllocator()
+        scratch, lds = None, None
+        if fx.const_expr(config.threads > WAVE_SIZE):
+            scratch = shared.allocate(fx.Array[fx.Float32, config.threads, 16]).peek().ptr
+        if fx.const_expr(config.lds_vectors > 0):
+            words = config.lds_vectors * config.threads * ACCESS_BYTES // 4
+            lds = shared.allocate(fx.Array[fx.Int32, words, 16]).peek().ptr
+        kept = Kept(lds, thread, config.threads, config.vectors)
+        span = config.slots * config.threads
+        steps, places = fx.Int32(0), row.vectors(config.slots, 0, checked_from=config.slots - 1)
+        if fx.const_expr(config.stream):
+            steps = fx.Int32(fx.Uint32(shape.whole) // (span * width))
+            places = row.vectors(config.slots, steps * span)
+            for step in range(steps):
+                total = read_step(rows, row, config.slots, step * span, total)
+        for group in fx.range_constexpr(0, config.slots, in_flight):
+            for h in rows.read(places[group : group + in_flight]):
+                kept.append(h)
+                total = add_squares(h, total)
+            rocdl.sched_barrier(0)
+        edges = [row.edge()] if variant.edges else []
+        kept_edges = rows.read(edges)
+        square = sum_of_elements(total)
+        for h in kept_edges:
+            square = square + add_squares(h, fx.Vector.filled(1, 0.0, fx.Float32))[0]
+        square = sum_over_threads(square, config.threads, thread, scratch)
+        scale = 1.0 / fx.math.sqrt(square / columns.to(fx.Float32) + shape.eps)
+
+        if fx.const_expr(config.stream):
+            for step in range(steps):
+                write_step(rows, row, config.slots, step * span, scale)
+        for i, place in enumerate(places):
+            rows.write(place, kept.get(i, element), scale)
+            if fx.const_expr(i % in_flight == in_flight - 1):
+                rocdl.sched_barrier(0)
+        for place, h in zip(edges, kept_edges, strict=True):
+            rows.write(place, h, scale)
+        if fx.const_expr(variant.rstd):
+            Operand.of(rstd + first, fx.Float32, row, fx.Int64(1)).store(
+                Place(fx.Int32(0), 0, 1, row.and_exists(thread == 0)),
+                fx.Vector.from_elements([scale], fx.Float32),
+            )
+
+    @flyc.jit
+    def launch(
+        x: fx.Pointer,
+        residual: fx.Pointer,
+        weight: fx.Pointer,
+        y: fx.Pointer,
+        new_residual: fx.Pointer,
+        rstd: fx.Pointer,
+        shape: Numbers,
+        grid: fx.Int32,
+        stream: fx.Stream = fx.Stream(None),  # noqa: B008 (FlyDSL's spelling of the default stream)
+    ) -> None:
+        rms_norm(x, residual, weight, y, new_residual, rstd, shape).launch(
+            grid=(grid, 1, 1), block=(config.block, 1, 1), stream=stream
+        )
+
+    kinds = [element, element, weight_element, out, element, fx.Float32]
+    pointers = [flyc.from_c_void_p(kind, 0) for kind in kinds]
+    return launch, (*pointers, Numbers(*[1] * (len(FORWARD.fields) - len(kinds))), fx.Int32(1))

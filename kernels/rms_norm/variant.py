@@ -1,0 +1,54 @@
+"""What an RMS norm binary is specialised on: everything but the sizes and strides."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from flycc.contracts import RmsNormProblem
+from flycc.contracts.sizes import Size
+from flycc.kernels.rms_norm.config import ACCESS_BYTES, BYTES, RmsNormConfig
+
+
+@dataclass(frozen=True, slots=True)
+class ForwardVariant:
+    """`edges` says that rows may have elements beyond their 16-byte vectors, `odd` that rows of 16-bit elements may
+    start in the middle of a word of 4 bytes.
+    """
+
+    dtype: str
+    out: str
+    weight: str
+    weight_offset: bool
+    cast_before_weight: bool
+    residual: bool
+    rstd: bool
+    edges: bool
+    odd: bool
+    config: RmsNormConfig
+
+    @classmethod
+    def of(cls, problem: RmsNormProblem, config: RmsNormConfig) -> ForwardVariant:
+        return cls(
+            dtype=problem.dtype,
+            out=problem.out_dtype,
+            weight=problem.weight,
+            weight_offset=problem.weight_offset and problem.weight != "none",
+            # Rounding to float32 is nothing to do.
+            cast_before_weight=problem.cast_before_weight and problem.dtype != "f32",
+            residual=problem.residual,
+            rstd=problem.rstd,
+            edges=not divides(ACCESS_BYTES // BYTES[problem.dtype], problem.columns),
+            odd=2 in (BYTES[problem.dtype], BYTES[problem.out_dtype]) and not divides(2, problem.columns),
+            config=config,
+        )
+
+    @property
+    def symbol(self) -> str:
+        options = ("weight_offset", "cast_before_weight", "residual", "rstd", "edges", "odd")
+        chosen = "".join(f"_{name}" for name in options if getattr(self, name))
+        return f"rms_norm_{self.dtype}_{self.out}_w{self.weight}{chosen}_{self.config}"
+
+
+def divides(divisor: int, size: Size) -> bool:
+    """Whether a size is known to be a multiple of `divisor`."""
+    return isinstance(size, int) and size % divisor == 0
