@@ -9,9 +9,9 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 import pytest
+from harness import SEED
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from harness import SEED
 from llvm import assemble, disassemble, dump, needs_llvm
 
 from flycc.codegen import compile_kernel
