@@ -60,6 +60,7 @@ def launch(
     sanitize: str | Sequence[str] = (),
     raise_on_finding: bool = False,
     mfma_order: str = "fast",
+    workgroups: Sequence[Extent] | None = None,
 ) -> LaunchStats:
     """Run `kernel` on `grid` workgroups of `block` work-items and return when all have ended.
 
@@ -69,7 +70,8 @@ def launch(
     `flycc.emulator.sanitize.SANITIZERS`: what those find is in the result, or with `raise_on_finding`
     in a SanitizerError. An error that ends the launch carries what was found before as notes.
     `mfma_order` is the order in which matrix instructions sum: "fast", "sequential" or "exact", as
-    flycc.emulator.semantics.mfma defines them; the last two are slow references.
+    flycc.emulator.semantics.mfma defines them; the last two are slow references. `workgroups` are the ids
+    of those of the grid that run, all by default.
 
     Raises MemoryFault, UnsupportedInstruction, RunawayKernel and other EmulatorErrors;
     ValueError for arguments that no launch accepts.
@@ -83,12 +85,13 @@ def launch(
     observers = (*sanitizers(names, findings), *observers)
     twins = "uninitialized" in names
     kernel.check()
-    workgroups = grid[0] * grid[1] * grid[2]
+    chosen = _chosen(grid, workgroups)
+    count = grid[0] * grid[1] * grid[2] if chosen is None else len(chosen)
     waves_per_group = -(-block[0] * block[1] * block[2] // LANES)
     per_batch = max(1, MAX_WAVES // (1 + twins) // waves_per_group)
     scratch = waves_per_group * LANES * kernel.descriptor.scratch_bytes * (1 + twins)
     per_batch = max(1, min(per_batch, KEPT_BYTES // max(scratch, 1)))
-    per_batch = -(-workgroups // -(-workgroups // per_batch))
+    per_batch = -(-count // -(-count // per_batch))
     wave_instructions = 0
     padded = np.zeros(max(len(kernarg), kernel.descriptor.kernarg_size, 1), np.uint8)
     padded[: len(kernarg)] = np.frombuffer(kernarg, np.uint8)
@@ -98,8 +101,9 @@ def launch(
         for observer in observers:
             observer.launch_begins(kernel, grid, block, memory)
         with np.errstate(all="ignore"):
-            for first in range(0, workgroups, per_batch):
-                part = _workgroup_ids(grid, first, min(first + per_batch, workgroups))
+            for first in range(0, count, per_batch):
+                last = min(first + per_batch, count)
+                part = _workgroup_ids(grid, first, last) if chosen is None else chosen[first:last]
                 watch = Watch(observers, twins) if observers else None
                 everyone = np.concatenate([part, part]) if twins else part
                 executor = _take_executor(
@@ -131,7 +135,7 @@ def launch(
         raise SanitizerError(findings.all())
     seconds = time.perf_counter() - started
     wave_instructions //= 1 + twins
-    return LaunchStats(wave_instructions, workgroups, seconds, findings.all(), findings.dropped)
+    return LaunchStats(wave_instructions, count, seconds, findings.all(), findings.dropped)
 
 
 def _extent(name: str, extent: Sequence[int]) -> Extent:
@@ -139,6 +143,20 @@ def _extent(name: str, extent: Sequence[int]) -> Extent:
     if len(values) != 3 or min(values) < 1 or max(values) > MAX_EXTENT:
         raise ValueError(f"{name}: got {tuple(extent)}, three sizes of 1 to {MAX_EXTENT} are needed")
     return values  # type: ignore[return-value]
+
+
+def _chosen(grid: Extent, workgroups: Sequence[Extent] | None) -> np.ndarray | None:
+    """The ids as int64 [n, 3], or None for all of the grid."""
+    if workgroups is None:
+        return None
+    ids = np.array([tuple(workgroup) for workgroup in workgroups], np.int64)
+    if ids.ndim != 2 or ids.shape[1] != 3 or (ids < 0).any() or (ids >= grid).any():
+        raise ValueError(
+            f"workgroups: got {list(workgroups)!r:.100}; at least one id (x, y, z) within {grid} is accepted"
+        )
+    if len(np.unique(ids, axis=0)) < len(ids):
+        raise ValueError("workgroups: an id is given twice")
+    return ids
 
 
 def _workgroup_ids(grid: Extent, first: int, end: int) -> np.ndarray:
@@ -282,6 +300,7 @@ def run(
     sanitize: str | Sequence[str] = (),
     raise_on_finding: bool = False,
     mfma_order: str = "fast",
+    workgroups: Sequence[Extent] | None = None,
 ) -> LaunchStats:
     """Launch with arrays (as pointers, used in place) and numpy scalars as arguments, in metadata order."""
     if kernel_name not in module.kernels:
@@ -303,6 +322,7 @@ def run(
         sanitize=sanitize,
         raise_on_finding=raise_on_finding,
         mfma_order=mfma_order,
+        workgroups=workgroups,
     )
 
 

@@ -40,6 +40,18 @@ def test_every_workgroup_runs_once_x_fastest() -> None:
     assert list(map(tuple, np.concatenate(seen).tolist())) == expected
 
 
+def test_chosen_workgroups_alone_run_in_their_order() -> None:
+    chosen = [(6, 4, 22), (0, 0, 0), (3, 2, 1)]
+    seen = go("calls", (7, 5, 23), workgroups=chosen)
+    assert list(map(tuple, np.concatenate(seen).tolist())) == chosen
+
+
+@pytest.mark.parametrize("chosen", [[], [(0, 0)], [(7, 0, 0)], [(0, -1, 0)], [(1, 1, 1), (1, 1, 1)]])
+def test_chosen_workgroups_must_be_of_the_grid(chosen: list[tuple[int, ...]]) -> None:
+    with pytest.raises(ValueError, match="workgroups: "):
+        go("calls", (7, 5, 23), workgroups=chosen)
+
+
 def test_a_large_grid_takes_no_memory() -> None:
     tracemalloc.start()
     try:
