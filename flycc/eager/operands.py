@@ -22,4 +22,4 @@ def is_plain(tensor: Tensor) -> bool:
 
 def layout(tensor: Tensor | None) -> Hashable:
     """What of an operand refusals depend on."""
-    return tensor if tensor is None else (type(tensor), tensor.dtype, tensor.shape, tensor.stride())
+    return tensor if tensor is None else (tensor.dtype, tensor.shape, tensor.stride())

@@ -3,7 +3,8 @@
 On GPUs it has a kernel and a derivative, and overriding the kernels is enough. On the CPU it is a composite, of
 operators that autograd differentiates one by one. There a call that a kernel may serve is sent through the derivative
 that PyTorch has for GPUs (also in forward mode, and twice), which leads to aten::_fused_rms_norm_backward; any other
-call runs the composite, as without flycc.
+call runs the composite, as without flycc. A kernel for the CPU would make tracing keep the operator whole, where it
+is taken apart without flycc; so flycc's stands at the one key between autograd and the backends, BackendSelect.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ FORWARD, BACKWARD = "_fused_rms_norm", "_fused_rms_norm_backward"
 
 _DTYPE = Reason("rms-norm.dtype", "x is not of a floating-point type")
 
+_BACKEND_SELECT = torch._C.DispatchKeySet(torch._C.DispatchKey.BackendSelect)
+
 _thread = threading.local()
 
 
@@ -37,19 +40,39 @@ class _Refused(Exception):
 
 def install(overrides: Overrides) -> None:
     """Put forward and backward over ATen's."""
-    on_cpu = overrides.key == "CPU"
-    original = overrides.original(FORWARD)
-    composite = overrides.original(FORWARD, "AutogradCPU") if on_cpu else None
-    overrides.put(FORWARD, _below_autograd(original))
     overrides.put(BACKWARD, _backward_kernel(overrides))
-    if composite is not None:
-        # The derivative, which takes the composite's place now that the backend has a kernel.
-        derivative = overrides.original(FORWARD, "AutogradCPU")
-        overrides.put(FORWARD, _above_autograd(composite, derivative), "AutogradCPU")
+    if overrides.key != "CPU":
+        overrides.put(FORWARD, _gpu_kernel(overrides.original(FORWARD)))
+        return
+    composite = overrides.original(FORWARD, "AutogradCPU")
+    overrides.put(FORWARD, _above_autograd(composite, _derivative()), "AutogradCPU")
+    overrides.put(FORWARD, _below_autograd(composite), "BackendSelect")
+
+
+def _derivative() -> Kernel:
+    """PyTorch's derivative, which stands where the composite does while the CPU has a kernel."""
+    probe = Overrides("CPU")
+    try:
+        probe.put(FORWARD, torch.library.fallthrough_kernel)
+        return probe.original(FORWARD, "AutogradCPU")
+    finally:
+        probe.remove()
+
+
+def _gpu_kernel(original: Kernel) -> Callable[..., Any]:
+    """The backend's kernel: flycc's or `original`."""
+
+    def kernel(
+        keyset: torch.DispatchKeySet, x: Tensor, shape: list[int], weight: Tensor | None, eps: float | None
+    ) -> Any:
+        served = _forward(x, shape, weight, eps)
+        return original.call_boxed(keyset, x, shape, weight, eps) if served is None else served
+
+    return kernel
 
 
 def _above_autograd(composite: Kernel, derivative: Kernel) -> Callable[..., Any]:
-    """Through `derivative` to the kernel of `_below_autograd`, or `composite`."""
+    """Through `derivative` to `_below_autograd`, or `composite`."""
 
     def kernel(
         keyset: torch.DispatchKeySet, x: Tensor, shape: list[int], weight: Tensor | None, eps: float | None
@@ -71,18 +94,21 @@ def _above_autograd(composite: Kernel, derivative: Kernel) -> Callable[..., Any]
     return kernel
 
 
-def _below_autograd(original: Kernel) -> Callable[..., Any]:
-    """The backend's kernel: flycc's or `original`."""
+def _below_autograd(composite: Kernel) -> Callable[..., Any]:
+    """flycc's kernel on the CPU, or `composite`; what is next on other devices."""
+    whole = torch.ops.aten._fused_rms_norm.default
 
     def kernel(
         keyset: torch.DispatchKeySet, x: Tensor, shape: list[int], weight: Tensor | None, eps: float | None
     ) -> Any:
+        if x.device.type != "cpu":
+            return whole.redispatch(keyset - _BACKEND_SELECT, x, shape, weight, eps)
         served = _forward(x, shape, weight, eps)
         if served is not None:
             return served
         if getattr(_thread, "routed", False):
             raise _Refused
-        return original.call_boxed(keyset, x, shape, weight, eps)
+        return composite.call_boxed(keyset, x, shape, weight, eps)
 
     return kernel
 
@@ -114,10 +140,11 @@ def _forward(
     x: Tensor, shape: Sequence[int], weight: Tensor | None, eps: float | None
 ) -> tuple[Tensor, Tensor] | None:
     """Results of aten::_fused_rms_norm, contiguous, or None for a call that is PyTorch's."""
-    kind = _kind(x, shape, weight)
-    if CALLS.refused_before(kind) or not _fits(x, shape, weight):
+    if not _all_plain(x, weight):
+        CALLS.refuse(SUBCLASS)
         return None
-    if _refused(CALLS, kind, x, weight):
+    kind = _kind(x, shape, weight)
+    if CALLS.refused_before(kind) or not _fits(x, shape, weight) or _refused(CALLS, kind, x):
         return None
     rows = x.shape[: x.dim() - len(shape)]
 
@@ -136,10 +163,16 @@ def _backward(
     grad: Tensor, x: Tensor, shape: Sequence[int], rstd: Tensor, weight: Tensor | None, mask: Sequence[bool]
 ) -> tuple[Tensor | None, Tensor | None] | None:
     """Results of aten::_fused_rms_norm_backward, or None for a call that is PyTorch's."""
-    kind = (_kind(x, shape, weight), layout(grad))
-    if BACKWARD_CALLS.refused_before(kind) or not _fits(x, shape, weight) or grad.shape != x.shape:
+    if not (_all_plain(x, weight) and is_plain(grad)):
+        BACKWARD_CALLS.refuse(SUBCLASS)
         return None
-    if _refused(BACKWARD_CALLS, kind, x, weight):
+    kind = (_kind(x, shape, weight), layout(grad))
+    if (
+        BACKWARD_CALLS.refused_before(kind)
+        or not _fits(x, shape, weight)
+        or grad.shape != x.shape
+        or _refused(BACKWARD_CALLS, kind, x)
+    ):
         return None
     rows = x.shape[: x.dim() - len(shape)]
 
@@ -161,11 +194,9 @@ def _decomposed(*args: Any) -> Any:
     return decomposition_table[torch.ops.aten._fused_rms_norm_backward.default](*args)
 
 
-def _refused(calls: Calls, kind: Hashable, x: Tensor, weight: Tensor | None) -> bool:
+def _refused(calls: Calls, kind: Hashable, x: Tensor) -> bool:
     """Whether the call is refused before its family is asked."""
-    if not _all_plain(x, weight):
-        calls.refuse(SUBCLASS, kind)
-    elif not x.numel():
+    if not x.numel():
         calls.refuse(EMPTY, kind)
     elif not x.is_floating_point():
         calls.refuse(_DTYPE, kind)

@@ -59,15 +59,16 @@ def _serve(
     x: Tensor, k: int, dim: int, largest: bool, sorted: bool, out: tuple[Tensor, Tensor] | None = None
 ) -> tuple[Tensor, Tensor] | None:
     """Values and indices of `torch.topk`, contiguous, or None for a call that is PyTorch's."""
+    if not is_plain(x):
+        CALLS.refuse(SUBCLASS)
+        return None
     kind = (layout(x), k, dim, largest, sorted)
     if CALLS.refused_before(kind):
         return None
     rank = max(x.dim(), 1)
     if not -rank <= dim < rank or not 0 <= k <= (x.shape[dim] if x.dim() else 1):
         return None  # PyTorch's error
-    if not is_plain(x):
-        CALLS.refuse(SUBCLASS, kind)
-    elif not x.numel() or not k:
+    if not x.numel() or not k:
         CALLS.refuse(EMPTY, kind)
     elif out is not None and not _takes(out, x, k, dim):
         CALLS.refuse(_OUT)
