@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from flycc.contracts import Reason, RmsNormBackwardProblem, RmsNormProblem
-from flycc.kernels.common.machine import MAX_THREADS, MAX_WORK_ITEMS, OFFSET_LIMIT, WAVE_SIZE
+from flycc.kernels.common.machine import COMPUTE_UNITS, MAX_THREADS, MAX_WORK_ITEMS, OFFSET_LIMIT, WAVE_SIZE
+from flycc.kernels.common.spec import Launch
 
 #: Size of an element in bytes, by its MLIR name.
 BYTES = {"bf16": 2, "f16": 2, "f32": 4}
@@ -20,8 +22,15 @@ ROW_REGISTERS = 64
 MOST_ROW_REGISTERS = 92
 #: LDS that may hold 16-byte vectors of a row, beside the scratch of the reduction.
 ROW_LDS_BYTES = 144 * 1024
+#: Columns of a work-item whose gradients, normalised values and sums over rows fit into registers.
+BACKWARD_COLUMNS = 32
+#: Waves that a backward kernel asks of every compute unit.
+WAVES_PER_UNIT = 8
 #: 16-byte accesses of a work-item in flight at a time, where a row does not fit into registers and LDS.
 STREAM_VECTORS = 4
+
+#: The backward kernels: of both gradients (without a weight, of dx), of that of x, of that of the weight.
+What = Literal["both", "dx", "dweight"]
 
 Problem = RmsNormProblem | RmsNormBackwardProblem
 
@@ -51,11 +60,6 @@ class RmsNormConfig:
     def slots(self) -> int:
         """Vectors of a work-item that are read together."""
         return self.vectors + self.lds_vectors
-
-    @property
-    def lds_bytes(self) -> int:
-        scratch = 4 * self.threads if self.threads > WAVE_SIZE else 0
-        return scratch + self.lds_vectors * self.threads * ACCESS_BYTES
 
     def __str__(self) -> str:
         kept = f"v{self.vectors}" + (f"l{self.lds_vectors}" if self.lds_vectors else "")
@@ -117,17 +121,77 @@ def choose(problem: RmsNormProblem) -> RmsNormConfig | Reason:
     return config.is_valid(problem) or config
 
 
-def _for_row(count: int, width: int) -> RmsNormConfig:
-    """For rows of `count` vectors of `width` elements: up to four a work-item in a wave, then more waves, then more."""
+def _threads_and_slots(count: int) -> tuple[int, int]:
+    """Work-items for a row of `count` vectors, and vectors of each: up to four in a wave, more waves, then more."""
     threads = MIN_THREADS
     while threads < MAX_THREADS and count > threads * (4 if threads >= WAVE_SIZE else 1):
         # A row in two waves has no advantage over one in a wave or in a whole workgroup of four.
         threads = GROUP_THREADS if threads == WAVE_SIZE else 2 * threads
-    slots = -(-count // threads)
+    return threads, -(-count // threads)
+
+
+def _for_row(count: int, width: int) -> RmsNormConfig:
+    """For rows of `count` vectors of `width` elements."""
+    threads, slots = _threads_and_slots(count)
     in_lds = min(max(0, slots - ROW_REGISTERS // width), ROW_LDS_BYTES // (threads * ACCESS_BYTES))
     if slots - in_lds > MOST_ROW_REGISTERS // width:
         return RmsNormConfig(MAX_THREADS, 1, STREAM_VECTORS, stream=True)
     return RmsNormConfig(threads, max(1, GROUP_THREADS // threads), slots - in_lds, in_lds)
+
+
+@dataclass(frozen=True, slots=True)
+class BackwardStep:
+    """A launch of a backward kernel: `groups` workgroups (along y for "dweight") take the rows in `turns`."""
+
+    what: What
+    config: RmsNormConfig
+    groups: int
+    turns: int
+    launch: Launch
+
+    @property
+    def partial_rows(self) -> int:
+        """Rows of the partial sums of the gradient of the weight."""
+        return self.groups * self.config.rows
+
+
+def plan_backward(problem: RmsNormBackwardProblem) -> tuple[BackwardStep, ...] | Reason:
+    """The launches that compute `problem`, the last of which makes the partial sums; or why there are none.
+
+    Unknown rows count as one, unknown columns as `choose` counts them.
+    """
+    if reason := check_problem(problem):
+        return reason
+    rows = problem.rows if isinstance(problem.rows, int) else 1
+    width = ACCESS_BYTES // BYTES[problem.dtype]
+    columns = problem.columns if isinstance(problem.columns, int) else GROUP_THREADS
+    count = columns // width
+    threads, slots = _threads_and_slots(count)
+    if slots * width <= BACKWARD_COLUMNS:
+        config = RmsNormConfig(threads, max(1, GROUP_THREADS // threads), slots)
+        steps = [_shared_out("both", config, rows, 1)]
+    else:
+        config = RmsNormConfig(MAX_THREADS, 1, STREAM_VECTORS, stream=True)
+        steps = [BackwardStep("dx", config, rows, 1, Launch((rows, 1, 1), (config.block, 1, 1)))]
+        if problem.weight != "none":
+            config = RmsNormConfig(GROUP_THREADS, 1, 1, stream=True)
+            steps.append(_shared_out("dweight", config, rows, -(-count // GROUP_THREADS)))
+    for step in steps:
+        if reason := step.config.is_valid(problem):
+            return reason
+    return tuple(steps)
+
+
+def _shared_out(what: What, config: RmsNormConfig, rows: int, strips: int) -> BackwardStep:
+    """Few enough workgroups that their partial sums are small beside the operands, enough to fill the GPU.
+
+    An even number, unless it is 1: a workgroup's rows then all are even ones, or odd ones.
+    """
+    blocks = -(-rows // config.rows)
+    groups = min(blocks, max(2, WAVES_PER_UNIT * WAVE_SIZE // config.block * COMPUTE_UNITS // strips))
+    groups += groups % 2 if groups > 1 else 0
+    grid = (groups, 1, 1) if what == "both" else (strips, groups, 1)
+    return BackwardStep(what, config, groups, -(-blocks // groups), Launch(grid, (config.block, 1, 1)))
 
 
 def whole_columns(columns: int, dtype: str) -> int:

@@ -22,3 +22,23 @@ FORWARD = KernargLayout(
         ("eps", "f32"),
     )
 )
+
+#: Work of a launch is in `turns` rounds of `groups` workgroups. `partial` is float32 [groups * config.rows, columns]:
+#: sums over rows of what makes the gradient of the weight.
+BACKWARD = KernargLayout(
+    (
+        ("grad", "ptr"),
+        ("x", "ptr"),
+        ("weight", "ptr"),
+        ("rstd", "ptr"),
+        ("dx", "ptr"),
+        ("partial", "ptr"),
+        ("ld_grad", "i64"),
+        ("ld_x", "i64"),
+        ("rows", "i32"),
+        ("columns", "i32"),
+        ("whole", "i32"),
+        ("groups", "i32"),
+        ("turns", "i32"),
+    )
+)

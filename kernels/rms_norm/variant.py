@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from flycc.contracts import RmsNormProblem
+from flycc.contracts import RmsNormBackwardProblem, RmsNormProblem
 from flycc.contracts.sizes import Size
-from flycc.kernels.rms_norm.config import ACCESS_BYTES, BYTES, RmsNormConfig
+from flycc.kernels.rms_norm.config import ACCESS_BYTES, BYTES, RmsNormConfig, What
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +47,43 @@ class ForwardVariant:
         options = ("weight_offset", "cast_before_weight", "residual", "rstd", "edges", "odd")
         chosen = "".join(f"_{name}" for name in options if getattr(self, name))
         return f"rms_norm_{self.dtype}_{self.out}_w{self.weight}{chosen}_{self.config}"
+
+
+@dataclass(frozen=True, slots=True)
+class BackwardVariant:
+    """`edges` and `odd` as in `ForwardVariant`."""
+
+    what: What
+    dtype: str
+    out: str
+    weight: str
+    weight_offset: bool
+    edges: bool
+    odd: bool
+    config: RmsNormConfig
+
+    @classmethod
+    def of(
+        cls,
+        problem: RmsNormBackwardProblem,
+        config: RmsNormConfig,
+        what: What,
+    ) -> BackwardVariant:
+        return cls(
+            what=what,
+            dtype=problem.dtype,
+            out=problem.out_dtype,
+            weight=problem.weight,
+            weight_offset=problem.weight_offset and problem.weight != "none",
+            edges=not divides(ACCESS_BYTES // BYTES[problem.dtype], problem.columns),
+            odd=2 in (BYTES[problem.dtype], BYTES[problem.out_dtype]) and not divides(2, problem.columns),
+            config=config,
+        )
+
+    @property
+    def symbol(self) -> str:
+        chosen = "".join(f"_{name}" for name in ("weight_offset", "edges", "odd") if getattr(self, name))
+        return f"rms_norm_{self.what}_{self.dtype}_{self.out}_w{self.weight}{chosen}_{self.config}"
 
 
 def divides(divisor: int, size: Size) -> bool:
