@@ -1,0 +1,23 @@
+"""The cost model: a trace of a few workgroups in, modelled time on a gfx950 out.
+
+    recorder = Recorder(workgroups=ids)
+    launch(kernel, grid, block, kernarg, memory, workgroups=ids, observers=(recorder,))
+    prediction = predict(recorder.trace())
+    print(prediction.time)                           # modelled 12.3 us [11.0, 14.1]
+
+Knows the emulator's trace format and nothing else of flycc. docs/costmodel.md describes the model.
+"""
+
+from flycc.costmodel.machine import MI350, Clock, Machine
+from flycc.costmodel.prediction import InstructionCost, Interval, LoopCost, Occupancy, Prediction
+
+__all__ = [
+    "MI350",
+    "Clock",
+    "InstructionCost",
+    "Interval",
+    "LoopCost",
+    "Machine",
+    "Occupancy",
+    "Prediction",
+]

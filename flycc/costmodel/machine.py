@@ -1,0 +1,105 @@
+"""What the cost model knows of gfx950 (MI350/MI355X): every constant, its unit in its name and its source.
+
+[S] read in a public source (ISA and LLVM documents, AMD's guides and data sheets), [M] measured or derived by this
+project from public measurements, [?] an assumption that nothing we know of confirms. `clk` is one core clock.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+#: MFMA clocks of one SIMD by the rate of its element types, in multiply-adds a clock: see `Machine.mfma_clk`.
+MFMA_MACS_PER_CLK = {"f64": 32, "xf32": 128, "f32": 64, "16bit": 512, "8bit": 1024, "4bit": 2048}
+
+
+@dataclass(frozen=True, slots=True)
+class Clock:
+    """One explanation of why large matrix products stop short of the peak; a prediction carries them all.
+
+    The core clock in GHz is `peak_ghz - fall_ghz * u` where u is the share of time that the MFMA pipes are busy.
+    `operand_bytes_per_clk` is what one compute unit gets from L2 at most.
+    """
+
+    name: str
+    peak_ghz: float
+    fall_ghz: float
+    operand_bytes_per_clk: float
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """One gfx950 device. The defaults are the MI350X/MI355X."""
+
+    # Topology.
+    xcds: int = 8  # [S]
+    cus_per_xcd: int = 32  # [S]
+    shader_engines_per_xcd: int = 4  # [S] of CDNA3, [?] of CDNA4
+    simds_per_cu: int = 4  # [S]
+    waves_per_simd: int = 8  # [S]
+    workgroups_per_cu: int = 32  # [S] 16 of CDNA barriers' resources for more than one wave are not modelled
+    vgprs_per_lane: int = 512  # [S] shared by the waves of a SIMD, in blocks of 8
+    vgpr_block: int = 8  # [S]
+    lds_bytes_per_cu: int = 160 * 1024  # [S]
+    lds_block_bytes: int = 1280  # [S] LLVM: allocation granularity of gfx950
+    line_bytes: int = 128  # [S]
+    l1_bytes_per_cu: int = 32 * 1024  # [S]
+    l2_bytes_per_xcd: int = 4 << 20  # [S]
+    mall_bytes: int = 256 << 20  # [S]
+
+    # Issue.
+    slot_clk: int = 4  # [S] a SIMD issues every 4 clk, at most one instruction for each unit
+    barrier_clk: int = 8  # [S]
+    branch_taken_clk: int = 24  # [S]
+    branch_clk: int = 8  # [?] not taken
+    trans_clk: int = 16  # [S] of the VALU
+    salu_to_use_clk: int = 4  # [?]
+    mfma_result_states: int = 3  # [S] states of 4 clk after an MFMA's passes before a use other than as its own C
+    mfma_to_lds_clk: int = 8  # [S] no ds_read in the slot after an MFMA
+    sleep_clk: int = 64  # [S] of s_sleep, for each count
+
+    # LDS.
+    lds_latency_clk: int = 40  # [S] read of 4 or 8 bytes a lane, and any write; plus conflicts
+    lds_wide_latency_clk: int = 24  # [M] read of 16 bytes a lane: this + 8 for each phase: 56 for 64 lanes [S], 32 for 16
+    lds_phase_latency_clk: int = 8  # [M]
+    lds_queue: int = 16  # [S]
+    lanes_latency_clk: int = 40  # [?] ds_bpermute and its like: as a read of 4 bytes
+
+    # Memory: latencies from issue to use, one after another through the levels.
+    scalar_hit_clk: int = 200  # [?]
+    scalar_cold_clk: int = 768  # [M]
+    l1_hit_clk: int = 120  # [?] CDNA3: 115 to 125
+    l2_hit_clk: int = 300  # [?] CDNA3: 250 to 310
+    mall_clk: int = 600  # [?] CDNA3: about 500 at 2.1 GHz
+    hbm_clk: int = 900  # [?] CDNA3: 750 to 850 at 2.1 GHz
+    global_cold_clk: int = 1892  # [M] first access of a workgroup of a launch's first round
+    store_clk: int = 300  # [?] until the write is acknowledged by L2
+    atomic_clk: int = 400  # [?] performed in L2
+    l1_bytes_per_clk: int = 64  # [S] of a compute unit
+    l1_queue: int = 16  # [S] requests of the waves of one SIMD
+    l2_read_bytes_per_clk_per_xcd: float = 128 * 16  # [S] 128 of a channel; 16 channels
+    l2_write_bytes_per_clk_per_xcd: float = 64 * 16  # [S]
+    mall_tb_s: float = 11.0  # [?] CDNA3: 11.9 measured of 17 peak
+    hbm_tb_s: float = 6.4  # [S] 6.0 to 6.8 achieved of 8.0
+
+    # Device.
+    wave_start_clk: int = 720  # [M] first instruction of a launch: cold instruction cache
+    wave_restart_clk: int = 100  # [?] first instruction of later workgroups
+    dispatch_clk: int = 14  # [M] between workgroups of a shader engine
+    launch_us: tuple[float, float, float] = (1.4, 2.0, 3.0)  # [M] shortest kernels 1.9-3.5 [S] less their own time
+    compile_us: float = 6.0  # [?] host time of one kernel in a compiled graph without graph replay
+    eager_us: float = 18.0  # [S] host time of one eager operator
+    model_error: float = 0.10  # [?] of time on the device, each way, beyond the hypotheses below
+
+    # [M] Both give 1.39 us for the 2,048 MFMA clocks and 64 KiB of operands of a 256x256x64 step of bf16 (and nearly
+    # the 1.48 us of the same clocks and bytes of MXFP4): one by a clock of 1.47 GHz, one by 12.6 TB/s from L2.
+    hypotheses: tuple[Clock, ...] = (
+        Clock("power-limited", peak_ghz=2.4, fall_ghz=0.93, operand_bytes_per_clk=64.0),
+        Clock("operand-limited", peak_ghz=2.4, fall_ghz=0.0, operand_bytes_per_clk=20.5),
+    )
+
+    @property
+    def cus(self) -> int:
+        return self.xcds * self.cus_per_xcd
+
+
+MI350 = Machine()
