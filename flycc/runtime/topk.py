@@ -6,9 +6,14 @@ import torch
 from torch import Tensor
 
 from flycc.contracts import FlyccError, Reason, TopkProblem
+from flycc.kernels import topk as family
 from flycc.runtime import refusals
 from flycc.runtime.device import Device
+from flycc.runtime.devices import device_for
 from flycc.runtime.library import LIBRARY
+from flycc.runtime.loading import Loaded, load
+
+_DTYPES = {torch.float32: "f32", torch.bfloat16: "bf16", torch.float16: "f16", torch.int32: "i32"}
 
 LIBRARY.define(
     "topk(Tensor x, SymInt k, *, bool largest=True, bool sorted=True, bool deterministic=True)"
@@ -16,12 +21,48 @@ LIBRARY.define(
 )
 
 
-def prepare(problem: TopkProblem, device: Device) -> object:
-    """The loaded kernels for `problem`; compiled if this is their first use.
+def prepare(problem: TopkProblem, device: Device) -> tuple[family.TopkConfig, tuple[Loaded, ...]]:
+    """The configuration and the loaded kernels for `problem`; compiled if this is their first use.
 
     Raises `FlyccError` with the reason where no kernel serves the problem or it cannot be built.
     """
-    raise FlyccError(Reason("topk.kernel", f"{problem}: there is no kernel yet"))
+    config = family.choose(problem)
+    if isinstance(config, Reason):
+        raise FlyccError(config)
+    return config, tuple(load(family.kernel(step.variant), device) for step in config.steps)
+
+
+def launch(problem: TopkProblem, x: Tensor, values: Tensor, indices: Tensor, device: Device) -> None:
+    """Compute `values` and `indices`, contiguous [rows, k], of `x` [rows, columns] with unit column stride.
+
+    Raises `FlyccError` before anything ran, or `DeviceError` from a launch.
+    """
+    config, kernels = prepare(problem, device)
+    rows = x.shape[0]
+    stride = x.stride(0) if rows > 1 else 0
+    if not 0 <= stride <= config.max_stride:
+        raise FlyccError(
+            Reason("topk.stride", f"rows {stride} elements apart: {config} takes 0 to {config.max_stride}")
+        )
+    places = None
+    for step, loaded in zip(config.steps, kernels, strict=True):
+        last = step is config.steps[-1]
+        found = values if last else values.new_empty((rows, step.parts * step.k))
+        where = indices if last else indices.new_empty(found.shape, dtype=torch.int32)
+        geometry = family.launch(step, rows)
+        sizes = {"ld_x": stride, "n": step.n, "k": step.k, "rows": rows, "chunk": step.chunk}
+        with device.mapped([x] if places is None else [x, places], [found, where]) as addresses:
+            source, *old, new_values, new_indices = addresses
+            pointers = {
+                "x": source,
+                "places": old[0] if old else 0,
+                "values": new_values,
+                "indices": new_indices,
+                "work": 0,
+            }
+            kernarg = loaded.spec.kernarg.pack(pointers | sizes)
+            device.launch(loaded.handle, geometry.grid, geometry.block, kernarg)
+        x, places, stride = found, where, found.shape[1]
 
 
 def topk(
@@ -42,10 +83,41 @@ def topk(
     if not values.numel():
         return values, indices
     try:
-        raise FlyccError(Reason("topk.kernel", "there is no kernel yet"))
+        device = device_for(x.device)
+        rows = _rows(x)
+        launch(_problem(rows, k, largest, sorted, deterministic), rows, values, indices, device)
     except Exception as error:  # a model never breaks because of us: see refusals.refuse
         refusals.refuse("topk", error)
         return _pytorch(x, k, largest, sorted, deterministic)
+    return values, indices
+
+
+def _rows(x: Tensor) -> Tensor:
+    """`x` as [rows, columns] with unit column stride; a copy only where its strides allow no such view."""
+    if not x.dim():
+        return x.view(1, 1)
+    if x.shape[-1] > 1 and x.stride(-1) != 1:
+        x = x.contiguous()
+    return x.reshape(-1, x.shape[-1])
+
+
+def _problem(rows: Tensor, k: int, largest: bool, sorted: bool, deterministic: bool) -> TopkProblem:
+    """The concrete problem of one call; raises `FlyccError` for a dtype that has no name among problems'."""
+    if rows.dtype not in _DTYPES:
+        names = ", ".join(str(dtype) for dtype in _DTYPES)
+        raise FlyccError(Reason("topk.dtype", f"x is {rows.dtype}: the kernels take {names}"))
+    size, (count, columns) = rows.element_size(), rows.shape
+    address = rows.data_ptr() | (rows.stride(0) * size if count > 1 else 0)
+    return TopkProblem(
+        _DTYPES[rows.dtype],  # type: ignore[arg-type]
+        count,
+        columns,
+        k,
+        largest,
+        sorted,
+        deterministic,
+        min(16, address & -address),
+    )
 
 
 def _pytorch(x: Tensor, k: int, largest: bool, sorted: bool, deterministic: bool) -> tuple[Tensor, Tensor]:

@@ -1,1 +1,48 @@
 """The k largest or smallest of every row, with their indices."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from flycc.kernels.common.spec import KernelSpec, Launch
+from flycc.kernels.topk.config import Step, TopkConfig, choose
+from flycc.kernels.topk.kernarg import KERNARG
+from flycc.kernels.topk.variant import RegisterVariant, Variant
+
+__all__ = ["KERNARG", "Step", "TopkConfig", "choose", "kernel", "launch"]
+
+_HERE = Path(__file__).parent
+_SOURCES = (
+    *(
+        _HERE / name
+        for name in (
+            "host.py",
+            "kernarg.py",
+            "keys.py",
+            "register.py",
+            "row.py",
+            "select.py",
+            "variant.py",
+            "workgroup.py",
+        )
+    ),
+    *(_HERE.parent / "common" / name for name in ("arguments.py", "buffers.py", "machine.py")),
+)
+
+
+def kernel(variant: Variant) -> KernelSpec:
+    """The binary of `variant`, for any sizes."""
+
+    def build() -> tuple[Any, tuple[Any, ...]]:
+        from flycc.kernels.topk import register, select
+
+        return register.build(variant) if isinstance(variant, RegisterVariant) else select.build(variant)
+
+    return KernelSpec("topk", variant.symbol, repr(variant), KERNARG, _SOURCES, build)
+
+
+def launch(step: Step, rows: int) -> Launch:
+    """Launch geometry of `step` for `rows` rows."""
+    groups = -(-rows // step.variant.rows)
+    return Launch((groups, step.parts, 1), (step.variant.threads, 1, 1))

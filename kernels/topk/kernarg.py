@@ -1,0 +1,23 @@
+"""The arguments of the top-k kernels."""
+
+from __future__ import annotations
+
+from flycc.kernels.common.spec import KernargLayout
+
+#: `x` is [rows, n] with `ld_x` elements from row to row, of which a workgroup sees `chunk` at a time. `places`
+#: (int32 [rows, n], or null) says which index of the original row an element has. `values` and `indices`
+#: are [rows, parts, k]. `work` is int32 [rows, 4, n] for the kernel that sorts, and null for the others.
+KERNARG = KernargLayout(
+    (
+        ("x", "ptr"),
+        ("places", "ptr"),
+        ("values", "ptr"),
+        ("indices", "ptr"),
+        ("work", "ptr"),
+        ("ld_x", "i64"),
+        ("n", "i32"),
+        ("k", "i32"),
+        ("rows", "i32"),
+        ("chunk", "i32"),
+    )
+)
