@@ -28,11 +28,16 @@ def microseconds(calls: dict[str, Callable[[], object]]) -> dict[str, float]:
     samples: dict[str, list[float]] = {name: [] for name in calls}
     for _ in range(ROUNDS):
         for name, call in calls.items():
-            started = time.perf_counter()
-            for _ in range(CALLS):
-                call()
-            samples[name].append((time.perf_counter() - started) / CALLS * 1e6)
+            samples[name].append(mean_microseconds(call))
     return {name: statistics.median(values) for name, values in samples.items()}
+
+
+def mean_microseconds(call: Callable[[], object]) -> float:
+    """Mean time of a call, over `CALLS` of them."""
+    started = time.perf_counter()
+    for _ in range(CALLS):
+        call()
+    return (time.perf_counter() - started) / CALLS * 1e6
 
 
 def on_device(device: HipDevice, *shape: int) -> Tensor:

@@ -1,12 +1,13 @@
 """flycc.eager: what is served, what stays PyTorch's to the bit, and that disabling leaves no trace.
 
 Most tests put stand-ins in the place of flycc's operators, which compute the same with PyTorch and count their calls:
-they are of the dispatcher's mechanics, not of kernels.
+they are of the dispatcher's mechanics, not of kernels. The last section runs the kernels, emulated.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import threading
 import warnings
 from collections import Counter
@@ -46,6 +47,13 @@ def _no_trace() -> Iterator[None]:
     finally:
         eager.disable()
     assert tables() == before
+
+
+@pytest.fixture(autouse=True)
+def _seed() -> None:
+    seed = int(os.environ["FLYCC_TEST_SEED"])
+    torch.manual_seed(seed)
+    print(f"FLYCC_TEST_SEED={seed}")
 
 
 @pytest.fixture
@@ -368,7 +376,6 @@ def refused_calls() -> dict[str, Callable[[], Any]]:
 @pytest.mark.parametrize("name", refused_calls())
 @pytest.mark.parametrize("inference", [False, True])
 def test_refused_calls_are_pytorchs_to_the_bit(stand_ins: Counter[str], name: str, inference: bool) -> None:
-    torch.manual_seed(1)
     call = refused_calls()[name]
     with torch.inference_mode(inference), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # PyTorch's, of resizes and of weights of another dtype
@@ -575,3 +582,54 @@ def test_status_prints_in_80_columns_and_as_json(stand_ins: Counter[str]) -> Non
     assert {entry["code"]: entry["count"] for entry in found["topk"]["refused"]} == {
         reason.code: count for reason, count in status["topk"].refused.items()
     }
+
+
+# The kernels themselves, emulated.
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_rms_norm_trains_on_the_kernels(dtype: torch.dtype) -> None:
+    """Against float64, from the same inputs and the same gradient of the result.
+
+    u is half the spacing of float32 at 1, v that of dtype. Forward: a mean of n squares errs by at most n u of itself,
+    its root by half of that, rsqrt and two products by 4 u, and one rounding by v. Backward, for dx: two terms whose
+    sums err by 2 n u of their sums of magnitudes; for dweight a sum of m products, each with the error of the result.
+    """
+    m, n, u, v = 6, 80, 2**-24, torch.finfo(dtype).eps / 2
+    x, weight, grad = (torch.randn(*shape).to(dtype) for shape in ((m, n), (n,), (m, n)))
+    leaves = [x.requires_grad_(), weight.requires_grad_()]
+    before = counts("rms_norm"), counts("rms_norm_backward")
+    with eager.enabled("rms_norm"):
+        y = F.rms_norm(x, (n,), weight, 1e-5)
+        dx, dweight = torch.autograd.grad(y, leaves, grad)
+    assert (counts("rms_norm"), counts("rms_norm_backward")) == tuple((s + 1, r) for s, r in before)
+
+    h, w, g = (tensor.detach().double() for tensor in (x, weight, grad))
+    rstd = torch.rsqrt(h.square().mean(1, keepdim=True) + 1e-5)
+    forward = (n / 2 + 4) * u
+    exact = h * rstd * w
+    assert ((y.double() - exact).abs() <= (forward + v * (1 + forward)) * exact.abs() + 2**-24).all()
+    gw = g * w
+    dx_exact = rstd * (gw - h * rstd**2 * (gw * h).mean(1, keepdim=True))
+    magnitude = rstd * (gw.abs() + h.abs() * rstd**2 * (gw * h).abs().mean(1, keepdim=True))
+    error = (dx.double() - dx_exact).abs()
+    assert (error <= (2 * n + 3 * forward / u + 8) * u * magnitude + v * dx_exact.abs() + 2**-24).all()
+    terms = (g * h * rstd).abs().sum(0)
+    error = (dweight.double() - (g * h * rstd).sum(0)).abs()
+    assert (error <= (m + forward / u + 4) * u * terms + v * dweight.double().abs() + 2**-24).all()
+
+
+@pytest.mark.parametrize("dtype", [*FLOATS, torch.int32])
+def test_topk_on_the_kernels(dtype: torch.dtype) -> None:
+    """A stable sort says which of equal values are meant, and there are many."""
+    x = torch.randint(-20, 20, (3, 4, 100)).to(dtype)
+    before = counts("topk")
+    with eager.enabled("topk"):
+        found = torch.topk(x, 5), torch.topk(x.transpose(1, 2), 7, dim=1, largest=False)
+    assert counts("topk") == (before[0] + 2, before[1])
+    for (values, indices), k, descending in zip(found, (5, 7), (True, False), strict=True):
+        if not descending:
+            values, indices = values.transpose(1, 2), indices.transpose(1, 2)
+        expected = torch.sort(x, stable=True, descending=descending)
+        assert torch.equal(values, expected.values[..., :k])
+        assert torch.equal(indices, expected.indices[..., :k])
