@@ -6,12 +6,12 @@ import pytest
 import torch
 
 from flycc import eager
-from flycc.benchmarks import eager_overhead, launch_overhead
+from flycc.benchmarks import eager_overhead
 
 
 def test_figures(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
     monkeypatch.setattr(eager_overhead, "ROUNDS", 3)
-    monkeypatch.setattr(launch_overhead, "CALLS", 20)
+    monkeypatch.setattr(eager_overhead, "CALLS", 20)
     before = {op.name: (op.served, sum(op.refused.values())) for op in eager.status().ops}
     figures = eager_overhead.measure()
     eager_overhead.show(figures)
