@@ -1,7 +1,7 @@
 """The cost model: a trace of a few workgroups in, modelled time on a gfx950 out.
 
-    recorder = Recorder(workgroups=ids)
-    launch(kernel, grid, block, kernarg, memory, workgroups=ids, observers=(recorder,))
+    recorder = Recorder()
+    launch(kernel, grid, block, kernarg, memory, workgroups=neighbours(grid), observers=(recorder,))
     prediction = predict(recorder.trace())
     print(prediction.time)                           # modelled 12.3 us [11.0, 14.1]
 
@@ -9,6 +9,8 @@ Knows the emulator's trace format and nothing else of flycc. docs/costmodel.md d
 """
 
 from flycc.costmodel.machine import MI350, Clock, Machine
+from flycc.costmodel.memory import Reuse, neighbours
+from flycc.costmodel.predict import predict, timeline
 from flycc.costmodel.prediction import InstructionCost, Interval, LoopCost, Occupancy, Prediction
 
 __all__ = [
@@ -20,4 +22,8 @@ __all__ = [
     "Machine",
     "Occupancy",
     "Prediction",
+    "Reuse",
+    "neighbours",
+    "predict",
+    "timeline",
 ]

@@ -8,9 +8,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-#: MFMA clocks of one SIMD by the rate of its element types, in multiply-adds a clock: see `Machine.mfma_clk`.
-MFMA_MACS_PER_CLK = {"f64": 32, "xf32": 128, "f32": 64, "16bit": 512, "8bit": 1024, "4bit": 2048}
-
 
 @dataclass(frozen=True, slots=True)
 class Clock:
@@ -36,7 +33,7 @@ class Machine:
     shader_engines_per_xcd: int = 4  # [S] of CDNA3, [?] of CDNA4
     simds_per_cu: int = 4  # [S]
     waves_per_simd: int = 8  # [S]
-    workgroups_per_cu: int = 32  # [S] 16 of CDNA barriers' resources for more than one wave are not modelled
+    workgroups_per_cu: int = 32  # [S]
     vgprs_per_lane: int = 512  # [S] shared by the waves of a SIMD, in blocks of 8
     vgpr_block: int = 8  # [S]
     lds_bytes_per_cu: int = 160 * 1024  # [S]
@@ -51,18 +48,20 @@ class Machine:
     barrier_clk: int = 8  # [S]
     branch_taken_clk: int = 24  # [S]
     branch_clk: int = 8  # [?] not taken
+    quarter_rate_clk: int = 16  # [S] LLVM: 32-bit integer multiplication
     trans_clk: int = 16  # [S] of the VALU
-    salu_to_use_clk: int = 4  # [?]
-    mfma_result_states: int = 3  # [S] states of 4 clk after an MFMA's passes before a use other than as its own C
+    mfma_result_states: int = (
+        3  # [S] states of 4 clk after an MFMA's passes until its result is used elsewhere
+    )
     mfma_to_lds_clk: int = 8  # [S] no ds_read in the slot after an MFMA
     sleep_clk: int = 64  # [S] of s_sleep, for each count
 
     # LDS.
     lds_latency_clk: int = 40  # [S] read of 4 or 8 bytes a lane, and any write; plus conflicts
-    lds_wide_latency_clk: int = 24  # [M] read of 16 bytes a lane: this + 8 for each phase: 56 for 64 lanes [S], 32 for 16
-    lds_phase_latency_clk: int = 8  # [M]
+    lds_wide_latency_clk: int = 24  # [M] read of 16 bytes a lane: this and, for each phase, what follows:
+    lds_phase_latency_clk: int = 8  # [M] 56 for 64 lanes [S], 32 for 16 lanes [M]
     lds_queue: int = 16  # [S]
-    lanes_latency_clk: int = 40  # [?] ds_bpermute and its like: as a read of 4 bytes
+    lanes_clk: int = 2  # [?] ds_bpermute and its like, of the LDS pipe; latency as a read of 4 bytes
 
     # Memory: latencies from issue to use, one after another through the levels.
     scalar_hit_clk: int = 200  # [?]
@@ -85,7 +84,11 @@ class Machine:
     wave_start_clk: int = 720  # [M] first instruction of a launch: cold instruction cache
     wave_restart_clk: int = 100  # [?] first instruction of later workgroups
     dispatch_clk: int = 14  # [M] between workgroups of a shader engine
-    launch_us: tuple[float, float, float] = (1.4, 2.0, 3.0)  # [M] shortest kernels 1.9-3.5 [S] less their own time
+    launch_us: tuple[float, float, float] = (
+        1.4,
+        2.0,
+        3.0,
+    )  # [M] shortest kernels, 1.9-3.5 [S], less their own
     compile_us: float = 6.0  # [?] host time of one kernel in a compiled graph without graph replay
     eager_us: float = 18.0  # [S] host time of one eager operator
     model_error: float = 0.10  # [?] of time on the device, each way, beyond the hypotheses below

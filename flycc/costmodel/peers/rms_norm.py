@@ -1,0 +1,70 @@
+"""Peers of RMS normalisation of M rows of N: what crosses memory, and what rows read element by element cost.
+
+A row that fits a compute unit's registers as float32 is read once and written once; a longer one is read a second time.
+Loads are wide where rows start at a multiple of `VECTOR` elements; elsewhere "aten" takes element by element, which is
+then the limit, whatever their size; "flydsl" keeps wide loads.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from flycc.costmodel.peers.constants import fitted
+from flycc.costmodel.peers.products import PeerPrediction
+from flycc.costmodel.peers.tiled import Array
+from flycc.costmodel.prediction import Interval
+
+SOURCE = "operator tables published with PyTorch's FlyDSL kernels"
+ELEMENT_BYTES = {"bf16": 2, "f16": 2, "f32": 4}
+#: Elements that a lane loads at once.
+VECTOR = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Constants:
+    """`element_ps` and `row_ns` are of loads element by element, over the whole device."""
+
+    launch_us: float
+    bytes_per_us: float
+    #: Longest row, in elements, that is read only once.
+    cached_elements: float
+    element_ps: float
+    row_ns: float
+
+
+#: What is known of both before any fit. [S] ATen's kernel keeps no row; half of a compute unit's registers hold 65,536.
+START = {
+    "aten": Constants(3.0, 5.3e6, 32768, 2.2, 2.0),
+    "flydsl": Constants(3.0, 6.2e6, 65536, 0.0, 0.0),
+}
+
+
+def parts_us(m: Array, n: Array, element_bytes: Array, c: Constants) -> dict[str, Array]:
+    """Modelled microseconds of each part."""
+    row_bytes = m * n * element_bytes
+    again = np.where(n > c.cached_elements, row_bytes, 0.0) / c.bytes_per_us
+    stream = 2 * row_bytes / c.bytes_per_us
+    by_element = np.where(n % VECTOR, m * n * c.element_ps * 1e-6 + m * c.row_ns * 1e-3, 0.0)
+    return {
+        "launch": c.launch_us + 0 * stream,
+        "memory": stream,
+        "second read": again,
+        "loads by element": np.maximum(by_element - stream - again, 0.0),
+    }
+
+
+def predict(peer: str, m: int, n: int, dtype: str) -> PeerPrediction:
+    """Modelled time of `m` rows of `n` elements."""
+    found = fitted(f"rms_norm/{peer}")
+    size = np.array([ELEMENT_BYTES[dtype]], np.float64)
+    parts = parts_us(np.array([m * 1.0]), np.array([n * 1.0]), size, Constants(**found.constants))
+    return simple_prediction(peer, SOURCE, parts, found.spread(m))
+
+
+def simple_prediction(peer: str, source: str, parts: dict[str, Array], spread: float) -> PeerPrediction:
+    """From parts of one problem."""
+    total = float(sum(parts.values())[0])
+    shares = {name: float(values[0]) / total for name, values in parts.items()}
+    return PeerPrediction(peer, source, Interval(total / (1 + spread), total, total * (1 + spread)), shares)

@@ -1,0 +1,128 @@
+"""Peers of top-k of M rows of N: a host floor, rounds of rows, and how long a row takes.
+
+`flydsl` has two ways. "register" keeps rows in registers and takes K maxima: memory, then K times a scan. "radix" gives a
+row to a workgroup whose LDS holds the result, so that a compute unit works on fewer rows at once the larger K is. ATen's
+radix selection passes over the row again and again: from L2, while the resident rows fit there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from flycc.costmodel.machine import MI350
+from flycc.costmodel.peers.constants import fitted
+from flycc.costmodel.peers.products import PeerPrediction
+from flycc.costmodel.peers.rms_norm import SOURCE, simple_prediction
+from flycc.costmodel.peers.tiled import HBM_BYTES_PER_US, Array
+
+ELEMENT_BYTES = 4
+#: [S] K that the register way takes, and the longest row.
+REGISTER_K = (2, 4, 8, 16)
+REGISTER_N = 8192
+#: Resident workgroups of the radix way: up to this K, so many in a compute unit.
+RESIDENT = ((128, 3), (512, 2))
+
+
+@dataclass(frozen=True, slots=True)
+class RegisterConstants:
+    """The host's floor, a launch, and the picoseconds of one maximum over the device, for each element of a row."""
+
+    floor_us: float
+    launch_us: float
+    scan_ps: float
+
+
+@dataclass(frozen=True, slots=True)
+class RadixConstants:
+    """A row's time alone is `row_us + element_ns * N`; `loaded` multiplies it where every compute unit has rows."""
+
+    launch_us: float
+    row_us: float
+    element_ns: float
+    loaded: float
+
+
+@dataclass(frozen=True, slots=True)
+class AtenConstants:
+    """A floor; a row's time alone, as above; and nanoseconds of an element under load, of rows in L2 and beyond it."""
+
+    floor_us: float
+    launch_us: float
+    row_us: float
+    element_ns: float
+    near_ns: float
+    far_ns: float
+
+
+START = {
+    "register": RegisterConstants(18.6, 6.0, 70.0),
+    "register-deterministic": RegisterConstants(26.5, 9.0, 70.0),
+    "radix": RadixConstants(15.0, 28.0, 1.0, 1.1),
+    "radix-deterministic": RadixConstants(17.0, 32.0, 1.15, 1.1),
+    "aten": AtenConstants(33.5, 21.0, 7.0, 3.2, 1.55, 2.25),
+}
+
+
+def register_us(m: Array, n: Array, k: Array, c: RegisterConstants) -> dict[str, Array]:
+    """Modelled microseconds of each part."""
+    memory = m * n * ELEMENT_BYTES / HBM_BYTES_PER_US
+    scan = m * n * k * c.scan_ps * 1e-6
+    device = c.launch_us + memory + scan
+    return {
+        "launch": c.launch_us + np.maximum(c.floor_us - device, 0.0),
+        "memory": memory,
+        "selection": scan,
+    }
+
+
+def radix_us(m: Array, n: Array, k: Array, c: RadixConstants) -> dict[str, Array]:
+    """Modelled microseconds of each part."""
+    resident = np.select([k <= most for most, _ in RESIDENT], [float(count) for _, count in RESIDENT], 1.0)
+    load = m / MI350.cus
+    rounds = np.maximum(load / resident, 1.0)
+    alone = c.row_us + c.element_ns * n * 1e-3
+    return {
+        "launch": c.launch_us + 0 * alone,
+        "selection": rounds * alone * np.where(load > 1, c.loaded, 1.0),
+    }
+
+
+def aten_us(m: Array, n: Array, k: Array, c: AtenConstants) -> dict[str, Array]:
+    """Modelled microseconds of each part; K hardly matters."""
+    rows_per_cu = np.ceil(m / MI350.cus)
+    in_l2 = (
+        MI350.l2_bytes_per_xcd / MI350.cus_per_xcd / ELEMENT_BYTES
+    )  # elements of a row, one a compute unit
+    far = 1 / (1 + (in_l2 / 2 / n) ** 2)
+    element_ns = c.near_ns + (c.far_ns - c.near_ns) * far
+    device = np.maximum(c.row_us + c.element_ns * n * 1e-3, rows_per_cu * element_ns * n * 1e-3)
+    return {
+        "launch": c.launch_us + np.maximum(c.floor_us - c.launch_us - device, 0.0) + 0 * k,
+        "selection": device + 0 * k,
+    }
+
+
+WAYS = {
+    "register": (register_us, RegisterConstants),
+    "register-deterministic": (register_us, RegisterConstants),
+    "radix": (radix_us, RadixConstants),
+    "radix-deterministic": (radix_us, RadixConstants),
+    "aten": (aten_us, AtenConstants),
+}
+
+
+def way(n: int, k: int) -> str:
+    """Which of its two ways `flydsl` takes."""
+    return "register" if k in REGISTER_K and n <= REGISTER_N else "radix"
+
+
+def predict(peer: str, m: int, n: int, k: int) -> PeerPrediction:
+    """Modelled time of the largest `k` of each of `m` rows of `n` float32. `peer` is "aten", "flydsl" or
+    "flydsl-deterministic"."""
+    name = "aten" if peer == "aten" else peer.replace("flydsl", way(n, k))
+    found = fitted(f"topk/{name}")
+    function, kind = WAYS[name]
+    sizes = (np.array([size * 1.0]) for size in (m, n, k))
+    return simple_prediction(peer, SOURCE, function(*sizes, kind(**found.constants)), found.spread(m))

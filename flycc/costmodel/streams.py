@@ -1,0 +1,359 @@
+"""A trace's waves as programs for the compute unit's simulator: what each instruction costs, with its addresses."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from flycc.costmodel.machine import Machine
+from flycc.costmodel.mfma import mfma
+from flycc.emulator.isa.registers import UNITS
+from flycc.emulator.trace import FILES, KINDS, SPACES, Trace
+
+#: What an operation does in the simulator.
+ISSUE, VALU, MFMA, LDS, VMEM, SMEM, BRANCH, WAIT, BARRIER, IDLE, PRIORITY, END = range(12)
+#: What its execution counts as in a breakdown.
+CAUSES = (
+    "salu",
+    "valu",
+    "mfma",
+    "lds",
+    "global",
+    "scalar",
+    "branch",
+    "wait",
+    "barrier",
+    "idle",
+    "salu",
+    "salu",
+)
+
+_QUARTER_RATE = re.compile(r"v_(mul_lo_u32|mul_hi_[iu]32|mad_[iu]64_[iu]32)")
+_SIMM = re.compile(r"\w+ (0x[0-9a-f]+|\d+)")
+NEVER = 1 << 30
+
+
+class Op(NamedTuple):
+    """One executed instruction.
+
+    `clk` is what it keeps its unit busy (VALU, MFMA, LDS pipe, L1 bus; idle time of s_nop), `latency` until its
+    result. `reads` are the accumulator groups (see `_Accumulators`) that it must wait for, `writes` those an MFMA
+    writes. `fresh` and `again` are bytes of lines that miss L1, not touched before by the workgroup or touched long
+    ago. `vm` and `lgkm` are what an s_waitcnt waits for.
+    """
+
+    kind: int
+    instruction: int
+    clk: int = 4
+    latency: int = 0
+    reads: tuple[int, ...] = ()
+    writes: tuple[int, ...] = ()
+    fresh: int = 0
+    again: int = 0
+    store: int = 0
+    lds_clk: int = 0
+    vm: int = NEVER
+    lgkm: int = NEVER
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Program:
+    """A workgroup: for each wave its operations. `lines` are those of global memory that it touches, in rising order;
+    `level_bytes` what it asks of L1 ("l1") and of what lies beyond ("fresh", "again"), and what it stores ("store")."""
+
+    workgroup: tuple[int, int, int]
+    waves: list[list[Op]]
+    lines: np.ndarray
+    level_bytes: dict[str, float]
+    macs: int
+
+    @property
+    def ops(self) -> int:
+        return sum(map(len, self.waves))
+
+
+def programs(trace: Trace, machine: Machine, resident: int) -> list[Program]:
+    """The traced workgroups, in the trace's order, as `resident` of them share a compute unit.
+
+    Raises ValueError for a trace without waves.
+    """
+    if not len(trace.waves):
+        raise ValueError("trace: it holds no waves; trace at least one workgroup of the launch")
+    static = _static(trace, machine)
+    accesses = _Accesses(trace, machine, resident)
+    macs = np.zeros(len(trace.instructions), np.int64)
+    for i, row in enumerate(trace.instructions):
+        if static[i].kind == MFMA:
+            macs[i] = mfma(str(row["name"]), str(row["text"])).macs
+    steps_of = _steps_of_waves(trace)
+    ids = np.stack([trace.waves[axis] for axis in "xyz"], axis=1)
+    groups: dict[tuple[int, int, int], list[int]] = {}
+    for wave, group in enumerate(map(tuple, ids.tolist())):
+        groups.setdefault(group, []).append(wave)  # type: ignore[arg-type]
+    shared: dict[tuple[Op, tuple[tuple[int, ...], ...]], Op] = {}
+    found = []
+    for group, waves in groups.items():
+        streams, total = [], 0
+        for wave in waves:
+            executed = trace.steps["instruction"][steps_of[wave]]
+            total += int(macs[executed].sum())
+            streams.append(
+                _stream(trace, machine, static, executed, accesses.of(wave, steps_of[wave]), shared)
+            )
+        found.append(Program(group, streams, accesses.lines_of(waves), accesses.bytes_of(waves), total))
+    return found
+
+
+def _steps_of_waves(trace: Trace) -> list[np.ndarray]:
+    """`Trace.steps_of` of every wave, in one pass over the steps of each set."""
+    per_set: list[np.ndarray] = []
+    order = np.argsort(trace.steps["set"], kind="stable")
+    bounds = np.searchsorted(trace.steps["set"][order], np.arange(len(trace.set_starts)))
+    per_set = [order[bounds[i] : bounds[i + 1]] for i in range(len(trace.set_starts) - 1)]
+    mine: list[list[np.ndarray]] = [[] for _ in range(len(trace.waves))]
+    for i, steps in enumerate(per_set):
+        for wave in trace.set_of(i).tolist():
+            mine[wave].append(steps)
+    return [np.sort(np.concatenate(steps)) if steps else np.zeros(0, np.int64) for steps in mine]
+
+
+def _static(trace: Trace, machine: Machine) -> list[Op]:
+    """The operation of each instruction, as far as it does not depend on addresses or on where a branch goes."""
+    accumulators = _Accumulators(trace)
+    found = []
+    for i, row in enumerate(trace.instructions):
+        name, text, unit = str(row["name"]), str(row["text"]), UNITS[row["unit"]]
+        reads = accumulators.touched(i)
+        if unit == "MFMA":
+            cost = mfma(name, text)
+            latency = cost.clk + machine.slot_clk * machine.mfma_result_states
+            op = Op(MFMA, i, cost.clk, latency, accumulators.sources(i), accumulators.written(i))
+        elif unit == "TRANS":
+            op = Op(VALU, i, machine.trans_clk, reads=reads)
+        elif unit == "VALU":
+            slow = _QUARTER_RATE.match(name)
+            op = Op(VALU, i, machine.quarter_rate_clk if slow else machine.slot_clk, reads=reads)
+        elif unit in ("LDS", "VMEM"):
+            op = Op(LDS if unit == "LDS" else VMEM, i, 1, reads=reads)
+        elif unit == "SMEM":
+            op = Op(SMEM, i, latency=machine.scalar_hit_clk)
+        elif unit == "BRANCH":
+            op = Op(END if name == "s_endpgm" else BRANCH, i, machine.branch_clk)
+        elif unit == "SYNC":
+            op = _sync(name, text, row, i, machine)
+        else:
+            op = Op(ISSUE, i)
+        found.append(op)
+    return found
+
+
+def _sync(name: str, text: str, row: np.void, index: int, machine: Machine) -> Op:
+    if name == "s_barrier":
+        return Op(BARRIER, index, machine.barrier_clk)
+    if name == "s_waitcnt":
+        vm, lgkm = int(row["vmcnt"]), int(row["lgkmcnt"])
+        return Op(WAIT, index, vm=NEVER if vm == 63 else vm, lgkm=NEVER if lgkm == 15 else lgkm)
+    matched = _SIMM.match(text)
+    value = int(matched[1], 0) if matched else 0
+    if name == "s_nop":
+        return Op(IDLE, index, machine.slot_clk * (1 + value % 16))
+    if name == "s_sleep":
+        return Op(IDLE, index, machine.slot_clk + machine.sleep_clk * (value % 128))
+    if name == "s_setprio":
+        return Op(PRIORITY, index, latency=value % 4)
+    return Op(ISSUE, index)
+
+
+class _Accumulators:
+    """Groups of registers that MFMAs write: ranges that overlap are one group."""
+
+    def __init__(self, trace: Trace) -> None:
+        self._trace = trace
+        self._group = {name: np.full(512, -1, np.int64) for name in FILES}
+        count = 0
+        for i, row in enumerate(trace.instructions):
+            if UNITS[row["unit"]] != "MFMA":
+                continue
+            for file, first, size in self._ranges(i, written=True):
+                members = self._group[file]
+                here = members[first : first + size]
+                merged = set(here[here >= 0].tolist())
+                for groups in self._group.values():
+                    groups[np.isin(groups, list(merged))] = count
+                members[first : first + size] = count
+                count += 1
+
+    def _ranges(self, instruction: int, *, written: bool) -> list[tuple[str, int, int]]:
+        row = self._trace.instructions[instruction]
+        first = int(row["first_register"])
+        named = self._trace.registers[first : first + int(row["register_count"])]
+        return [
+            (FILES[r["file"]], int(r["first"]), int(r["count"]))
+            for r in named
+            if bool(r["written"]) == written
+        ]
+
+    def _groups(self, ranges: list[tuple[str, int, int]]) -> tuple[int, ...]:
+        found: set[int] = set()
+        for file, first, size in ranges:
+            found.update(self._group[file][first : first + size].tolist())
+        return tuple(sorted(found - {-1}))
+
+    def written(self, instruction: int) -> tuple[int, ...]:
+        return self._groups(self._ranges(instruction, written=True))
+
+    def touched(self, instruction: int) -> tuple[int, ...]:
+        """Groups an instruction other than an MFMA must wait for: to read, or to overwrite."""
+        ranges = self._ranges(instruction, written=False) + self._ranges(instruction, written=True)
+        return self._groups(ranges)
+
+    def sources(self, instruction: int) -> tuple[int, ...]:
+        """Groups an MFMA must wait for: not those it accumulates in place, whose next use the pipe forwards."""
+        written = self._ranges(instruction, written=True)
+        return self._groups([r for r in self._ranges(instruction, written=False) if r not in written])
+
+
+class _Accesses:
+    """The trace's accesses by wave, with what each costs in LDS and which of its lines are in L1."""
+
+    def __init__(self, trace: Trace, machine: Machine, resident: int) -> None:
+        self._trace, self._machine = trace, machine
+        rows = trace.accesses
+        count = rows["line_count"].astype(np.int64)
+        self._is_global = rows["space"] == SPACES.index("global")
+        self._is_load = rows["kind"] == KINDS.index("load")
+        self._useful = np.minimum(count * machine.line_bytes, rows["lanes"].astype(np.int64) * rows["size"])
+        reads = np.flatnonzero((self._is_global | (rows["space"] == SPACES.index("scalar"))) & self._is_load)
+        self._fresh, self._again = self._misses(reads, count, resident)
+        order = np.argsort(rows["wave"], kind="stable")
+        bounds = np.searchsorted(rows["wave"][order], np.arange(len(trace.waves) + 1))
+        self._of_wave = [order[bounds[i] : bounds[i + 1]] for i in range(len(trace.waves))]
+        columns = [
+            rows[name] for name in ("space", "kind", "size", "lanes", "phases", "clocks", "line_count")
+        ]
+        plain = [column.tolist() for column in (*columns, self._useful, self._fresh, self._again)]
+        self._rows: list[tuple[int, ...]] = list(zip(*plain, strict=True))
+
+    def _misses(self, reads: np.ndarray, count: np.ndarray, resident: int) -> tuple[np.ndarray, np.ndarray]:
+        """Bytes of each access's lines that its workgroup touches for the first time, and that L1 lost since.
+
+        A line is taken to be in L1 if fewer line touches of its workgroup lie between than the workgroup's share of
+        L1 has lines.
+        """
+        trace, line_bytes = self._trace, self._machine.line_bytes
+        fresh, again = np.zeros(len(count), np.int64), np.zeros(len(count), np.int64)
+        share = self._machine.l1_bytes_per_cu // line_bytes // resident
+        ids = np.stack([trace.waves[axis] for axis in "xyz"], axis=1)
+        group = np.unique(ids, axis=0, return_inverse=True)[1].ravel()[trace.accesses["wave"][reads]]
+        for number in np.unique(group):
+            mine = reads[group == number]
+            owner = np.repeat(mine, count[mine])
+            touched = trace.lines[_ranges(trace.accesses["first_line"][mine], count[mine])]
+            order = np.argsort(touched, kind="stable")
+            distance = np.full(len(order), -1, np.int64)
+            distance[order[1:]] = np.diff(order)
+            first = np.ones(len(order), bool)
+            first[1:] = touched[order][1:] != touched[order][:-1]
+            distance[order[first]] = -1
+            fresh += np.bincount(owner[distance < 0], minlength=len(count)) * line_bytes
+            again += np.bincount(owner[distance > share], minlength=len(count)) * line_bytes
+        return fresh, again
+
+    def of(self, wave: int, steps: np.ndarray) -> dict[int, tuple[tuple[int, ...], ...]]:
+        """The accesses of a wave by the position of their step in its stream."""
+        mine = self._of_wave[wave]
+        found: dict[int, tuple[tuple[int, ...], ...]] = {}
+        positions = np.searchsorted(steps, self._trace.accesses["step"][mine])
+        for position, access in zip(positions.tolist(), mine.tolist(), strict=True):
+            found[position] = (*found.get(position, ()), self._rows[access])
+        return found
+
+    def lines_of(self, waves: list[int]) -> np.ndarray:
+        """Numbers of the lines that waves load from global memory, in rising order, each once."""
+        mine = np.concatenate([self._of_wave[w] for w in waves])
+        rows = self._trace.accesses[mine[(self._is_global & self._is_load)[mine]]]
+        return np.unique(self._trace.lines[_ranges(rows["first_line"], rows["line_count"])])
+
+    def bytes_of(self, waves: list[int]) -> dict[str, float]:
+        """`Program.level_bytes` of a workgroup's waves."""
+        mine = np.concatenate([self._of_wave[w] for w in waves])
+        mine = mine[self._is_global[mine]]
+        loads = mine[self._is_load[mine]]
+        return {
+            "l1": float(self._useful[loads].sum()),
+            "fresh": float(self._fresh[loads].sum()),
+            "again": float(self._again[loads].sum()),
+            "store": float(self._useful[mine].sum() - self._useful[loads].sum()),
+        }
+
+
+def _ranges(first: np.ndarray, count: np.ndarray) -> np.ndarray:
+    """first[i], first[i] + 1, ... of count[i] numbers, for all i one after another, int64."""
+    count = count.astype(np.int64)
+    ends = np.cumsum(count)
+    return np.arange(ends[-1] if len(ends) else 0) + np.repeat(first.astype(np.int64) - (ends - count), count)
+
+
+def _stream(
+    trace: Trace,
+    machine: Machine,
+    static: list[Op],
+    executed: np.ndarray,
+    accesses: dict[int, tuple[tuple[int, ...], ...]],
+    shared: dict[tuple[Op, tuple[tuple[int, ...], ...]], Op],
+) -> list[Op]:
+    """The operations of one wave; `shared` keeps those of equal cost one object."""
+    address = trace.instructions["address"][executed].astype(np.int64)
+    size = trace.instructions["size"][executed]
+    jumps = np.zeros(len(executed), bool)
+    jumps[:-1] = address[1:] != address[:-1] + size[:-1]
+    found = [static[i] for i in executed.tolist()]
+    for position in np.flatnonzero(jumps).tolist():
+        found[position] = found[position]._replace(clk=machine.branch_taken_clk)
+    for position, rows in accesses.items():
+        key = found[position], rows
+        op = shared.get(key)
+        if op is None:
+            op = shared[key] = _cost(machine, *key)
+        found[position] = op
+    return found
+
+
+_GLOBAL, _SCALAR, _LDS, _SCRATCH, _LANES = map(SPACES.index, ("global", "scalar", "lds", "scratch", "lanes"))
+_LOAD, _STORE = map(KINDS.index, ("load", "store"))
+
+
+def _cost(machine: Machine, op: Op, accesses: tuple[tuple[int, ...], ...]) -> Op:
+    """An LDS, VMEM or SMEM operation with what its accesses cost."""
+    bus = lds_clk = latency = fresh = again = stored = 0
+    for space, kind, size, lanes, phases, clocks, lines, useful, first_touched, lost in accesses:
+        if space == _LDS:
+            lds_clk += clocks
+            if op.kind == LDS:
+                latency = max(latency, _lds_latency(machine, kind, size, phases) + clocks - phases)
+        elif space == _LANES:
+            lds_clk += machine.lanes_clk
+        elif space == _SCRATCH:
+            bus += -(-lanes * size // machine.l1_bytes_per_clk)
+        else:
+            bus += max(lines, -(-useful // machine.l1_bytes_per_clk))
+            fresh, again = fresh + first_touched, again + lost
+            if space == _GLOBAL and kind != _LOAD:
+                stored += useful
+                latency = machine.store_clk if kind == _STORE else machine.atomic_clk
+    if op.kind == LDS:
+        return op._replace(clk=max(lds_clk, 1), latency=latency or machine.lds_latency_clk)
+    if op.kind == SMEM:
+        return op._replace(fresh=fresh)
+    return op._replace(
+        clk=max(bus, 1), latency=latency, fresh=fresh, again=again, store=stored, lds_clk=lds_clk
+    )
+
+
+def _lds_latency(machine: Machine, kind: int, size: int, phases: int) -> int:
+    if kind == _LOAD and size > 8:
+        return machine.lds_wide_latency_clk + machine.lds_phase_latency_clk * phases
+    return machine.lds_latency_clk
