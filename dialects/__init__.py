@@ -1,6 +1,38 @@
 """The flycc dialect: op definitions, their verifiers, and op -> Problem. Imports neither torch nor flydsl."""
 
-from flycc.dialects.base import load
-from flycc.dialects.gemm import GemmOp, build_gemm, problem
+from collections.abc import Callable
+from typing import Any
 
-__all__ = ["GemmOp", "build_gemm", "load", "problem"]
+from torch_mlir import ir
+
+from flycc.contracts import Problem
+from flycc.dialects import gemm, rms_norm, topk
+from flycc.dialects.base import load
+from flycc.dialects.gemm import GemmOp, build_gemm
+from flycc.dialects.rms_norm import RmsNormBackwardOp, RmsNormOp, build_rms_norm, build_rms_norm_backward
+from flycc.dialects.topk import TopkOp, build_topk
+
+__all__ = [
+    "GemmOp",
+    "RmsNormBackwardOp",
+    "RmsNormOp",
+    "TopkOp",
+    "build_gemm",
+    "build_rms_norm",
+    "build_rms_norm_backward",
+    "build_topk",
+    "load",
+    "problem",
+]
+
+_PROBLEMS: dict[type, Callable[[Any], Problem]] = {
+    GemmOp: gemm.problem,
+    RmsNormOp: rms_norm.problem,
+    RmsNormBackwardOp: rms_norm.backward_problem,
+    TopkOp: topk.problem,
+}
+
+
+def problem(op: ir.OpView) -> Problem:
+    """The Problem that a verified op of the dialect poses."""
+    return _PROBLEMS[type(op)](op)

@@ -2,16 +2,15 @@
 
 # No `from __future__ import annotations` here: the op is built from its evaluated annotations.
 
-from collections.abc import Iterable
 from typing import cast
 
 from torch_mlir import ir
 from torch_mlir.dialects.ext import Operand, Pure, Result
 
 from flycc.contracts.gemm import GemmDtype, GemmProblem
-from flycc.contracts.sizes import Size
 from flycc.dialects.base import Flycc
-from flycc.dialects.tensor import Dim, Dims, Tensor, VTensor, broadcast, contradict, show, stamped, typed
+from flycc.dialects.sizes import known, named, product, row_alignment
+from flycc.dialects.tensor import Dim, Dims, Tensor, VTensor, broadcast, contradict, show, typed
 
 #: Element types of operands and result.
 DTYPES = ("bf16", "f16")
@@ -176,62 +175,28 @@ def problem(op: GemmOp) -> GemmProblem:
     dimensions that every row of A shares one B for are counted as rows: [batch..., M, K] times [K, N] is one
     GEMM of batch*M rows. Alignments assume contiguous tensors at 16-byte-aligned addresses.
     """
-    a, b, result = (_known(v) for v in (op.a, op.b, op.result))
-    bias = None if op.bias is None else _known(op.bias)
+    a, b, result = (known(v) for v in (op.a, op.b, op.result))
+    bias = None if op.bias is None else known(op.bias)
     logical_a, logical_b = logical(a.dims, op.trans_a), logical(b.dims, op.trans_b)
-    known = map(_first_known, result.dims, product_dims(logical_a, logical_b))
-    *batch, rows, columns = map(_named, known, [*(f"B{i}" for i in range(len(result.dims) - 2)), "M", "N"])
+    seen = map(_first_known, result.dims, product_dims(logical_a, logical_b))
+    *batch, rows, columns = map(named, seen, [*(f"B{i}" for i in range(len(result.dims) - 2)), "M", "N"])
     bias_is_per_row = bias is None or len(bias.dims) <= 1 or bias.dims == result.dims
     if len(b.dims) == 2 and not op.trans_a and bias_is_per_row:
-        rows, batch = _product([*batch, rows]), []
+        rows, batch = product([*batch, rows]), []
     return GemmProblem(
         dtype=cast(GemmDtype, a.dtype),
         m=rows,
         n=columns,
-        k=_named(_first_known(logical_a[-1], logical_b[-2]), "K"),
-        batch=_product(batch),
+        k=named(_first_known(logical_a[-1], logical_b[-2]), "K"),
+        batch=product(batch),
         trans_a=op.trans_a,
         trans_b=op.trans_b,
         bias=bias is not None,
-        align_a=_row_alignment(a),
-        align_b=_row_alignment(b),
-        align_out=_row_alignment(result),
+        align_a=row_alignment(a),
+        align_b=row_alignment(b),
+        align_out=row_alignment(result),
     )
-
-
-def _known(value: ir.Value) -> Tensor:
-    tensor = stamped(value)
-    assert tensor is not None, "the verifier admits tensors of known rank only"
-    return tensor
 
 
 def _first_known(x: Dim, y: Dim) -> Dim:
     return y if x is None else x
-
-
-def _named(dim: Dim, name: str) -> Size:
-    return name if dim is None else dim
-
-
-def _product(sizes: Iterable[Size]) -> Size:
-    """Product of sizes: a number, or factors joined by "*" with a number, if not one, in front."""
-    number = 1
-    symbols: list[str] = []
-    for size in sizes:
-        if isinstance(size, int):
-            number *= size
-        else:
-            symbols.append(size)
-    if not symbols:
-        return number
-    factors = [str(number)] * (number != 1) + symbols
-    if len(factors) == 1:
-        return factors[0]
-    return "*".join(factor if factor.isalnum() else f"({factor})" for factor in factors)
-
-
-def _row_alignment(tensor: Tensor) -> int:
-    """Largest power of two, at most 16, that divides the byte length of a row of 2-byte elements."""
-    row = tensor.dims[-1]
-    row_bytes = 2 * row if isinstance(row, int) else 2
-    return min(16, row_bytes & -row_bytes) if row_bytes else 16

@@ -14,6 +14,8 @@ Dims = tuple[Dim, ...]
 
 #: Array attribute of strings on an op with one result, or on a function argument: its symbolic shape.
 SHAPE_ATTR = "flycc.shape"
+#: Array attribute of such arrays on an op with several results, empty for what is not a tensor.
+SHAPES_ATTR = "flycc.shapes"
 
 _VTENSOR = re.compile(r"!torch\.vtensor<\[(?P<dims>[\d?,]*)\],(?P<dtype>\w+)>")
 
@@ -22,6 +24,12 @@ class VTensor(ir.Type):
     """`!torch.vtensor<[sizes],dtype>`, as a constraint on operands and results."""
 
     type_name = "torch.vtensor"
+
+
+class TorchInt(ir.Type):
+    """`!torch.int`, as a constraint on operands."""
+
+    type_name = "torch.int"
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,9 +86,11 @@ def _stamp(value: ir.Value) -> list[str] | None:
         attributes = function.attributes["arg_attrs"][value.arg_number]
     else:
         operation = value.owner
+        attributes = operation.attributes
+        if SHAPES_ATTR in attributes and value.result_number < len(attributes[SHAPES_ATTR]):
+            return [s.value for s in attributes[SHAPES_ATTR][value.result_number]]
         if len(operation.results) != 1:
             return None
-        attributes = operation.attributes
     return [s.value for s in attributes[SHAPE_ATTR]] if SHAPE_ATTR in attributes else None
 
 

@@ -13,7 +13,7 @@ from torch._functorch.aot_autograd import make_boxed_func
 from torch.fx import GraphModule
 
 from flycc import frontend
-from flycc.contracts import FlyccError, GemmProblem, Reason
+from flycc.contracts import FlyccError, Problem, Reason
 from flycc.options import Options
 from flycc.record import add_graph, phase
 from flycc.runtime import ops, refusals
@@ -67,7 +67,7 @@ def compile_aten(
     return strictly(compiled) if options.strict else compiled
 
 
-def serve(problem: GemmProblem, device: torch.device) -> Reason | None:
+def serve(problem: Problem, device: torch.device) -> Reason | None:
     """Compile the kernel of a matched op, or say why the op stays on PyTorch."""
     with phase("compile kernels"):
         return ops.serve(problem, device)

@@ -6,7 +6,7 @@ from torch_mlir import ir
 
 from flycc.passes.torch_ir import IMPURE_ATTR, NODE_ATTR, nested_ops
 
-#: Ops without effects that may be removed although no importer vouches for them: what match-gemm folds.
+#: Ops without effects that may be removed although no importer vouches for them: what match passes fold.
 _PURE = frozenset(
     f"torch.{name}"
     for name in (
@@ -14,6 +14,7 @@ _PURE = frozenset(
         "constant.float",
         "constant.bool",
         "constant.none",
+        "constant.device",
         "prim.ListConstruct",
         "aten.t",
         "aten.transpose.int",
@@ -31,6 +32,10 @@ _PURE = frozenset(
         "aten.baddbmm",
         "aten.linear",
         "aten.matmul",
+        "aten._to_copy",
+        "aten.add.Scalar",
+        "aten.add.Tensor",
+        "aten.mul.Tensor",
     )
 )
 

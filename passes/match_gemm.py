@@ -10,14 +10,9 @@ from torch_mlir import ir
 from flycc.contracts import Reason
 from flycc.dialects.gemm import DTYPES, build_gemm, product_dims
 from flycc.dialects.tensor import SHAPE_ATTR, Dims, same, same_dims, stamped
+from flycc.passes.matching import CONSUMED_ATTR, refuse
 from flycc.passes.operand_reading import Reading, dims_of, readings
 from flycc.passes.torch_ir import NODE_ATTR, constant, is_none, nested_ops, node_name, only_user
-
-#: String attributes of a product that was not raised: why.
-REASON_CODE_ATTR = "flycc.reason_code"
-REASON_ATTR = "flycc.reason"
-#: Array attribute of a `flycc.gemm`: the FX nodes folded into it, its own first.
-CONSUMED_ATTR = "flycc.consumed"
 
 
 def match_gemm(module: ir.Operation) -> None:
@@ -51,9 +46,7 @@ def match_gemm(module: ir.Operation) -> None:
         if reason is None:
             _raise_product(op, form)
         else:
-            with op.context:
-                op.attributes[REASON_CODE_ATTR] = ir.StringAttr.get(reason.code)
-                op.attributes[REASON_ATTR] = ir.StringAttr.get(reason.sentence)
+            refuse(op, reason)
 
 
 @dataclass(frozen=True)

@@ -8,11 +8,18 @@ from torch_mlir import ir
 
 from flycc.passes.flycc_dce import flycc_dce
 from flycc.passes.match_gemm import match_gemm
+from flycc.passes.match_rms_norm import match_rms_norm
+from flycc.passes.match_topk import match_topk
 
 #: A pass rewrites the module it is given in place. The first line of its docstring says what it does.
 Pass = Callable[[ir.Operation], None]
 
-PASSES: Mapping[str, Pass] = {"match-gemm": match_gemm, "flycc-dce": flycc_dce}
+PASSES: Mapping[str, Pass] = {
+    "match-gemm": match_gemm,
+    "match-rms-norm": match_rms_norm,
+    "match-topk": match_topk,
+    "flycc-dce": flycc_dce,
+}
 
 #: Every pass that raises torch ops to flycc ops, in order.
-MATCH_PIPELINE = "match-gemm,flycc-dce"
+MATCH_PIPELINE = "match-gemm,match-rms-norm,match-topk,flycc-dce"

@@ -4,23 +4,12 @@ from __future__ import annotations
 
 from torch_mlir import ir
 
+from flycc.dialects.constants import constant, producer
+
 #: String attribute: the FX node that an op came from, or whose result it replaces.
 NODE_ATTR = "flycc.node"
 #: Unit attribute: the op may not be dropped when its results are unused.
 IMPURE_ATTR = "flycc.impure"
-
-_CONSTANTS = ("torch.constant.int", "torch.constant.float", "torch.constant.bool")
-
-
-def producer(value: ir.Value) -> ir.Operation | None:
-    """The op that defines `value`, or None for a block argument."""
-    return None if isinstance(value, ir.BlockArgument) else value.owner
-
-
-def constant(value: ir.Value) -> int | float | bool | None:
-    """The number that `value` is known to be, or None."""
-    op = producer(value)
-    return op.attributes["value"].value if op is not None and op.name in _CONSTANTS else None
 
 
 def int_list(value: ir.Value) -> list[int] | None:
@@ -43,10 +32,21 @@ def node_name(op: ir.Operation) -> str | None:
     return op.attributes[NODE_ATTR].value if NODE_ATTR in op.attributes else None
 
 
+def operator_name(op: ir.Operation) -> str:
+    """The operator of PyTorch that `op` stands for, such as `aten.mm`; opaque ops say it in an attribute."""
+    name = op.attributes["name"].value if op.name == "torch.operator" else op.name
+    return name.removeprefix("torch.")
+
+
+def users(value: ir.Value) -> list[ir.Operation]:
+    """The ops that use `value`, once for each use, latest first."""
+    return [use.owner.operation for use in value.uses]
+
+
 def only_user(value: ir.Value) -> ir.Operation | None:
     """The op that alone uses `value`, and uses it once, or None."""
-    uses = list(value.uses)
-    return uses[0].owner.operation if len(uses) == 1 else None
+    found = users(value)
+    return found[0] if len(found) == 1 else None
 
 
 def nested_ops(module: ir.Operation) -> list[ir.Operation]:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from torch_mlir import ir
 
 from flycc.contracts import FlyccError, Reason
-from flycc.dialects import GemmOp, problem
+from flycc.dialects.gemm import GemmOp, problem
 from flycc.passes.torch_ir import nested_ops
 from flycc.tools.diagnostics import At
 

@@ -10,9 +10,13 @@ from flycc.contracts.reason import Reason
 from flycc.contracts.rms_norm import RmsNormBackwardProblem, RmsNormProblem
 from flycc.contracts.topk import TopkProblem
 
+#: What an op of the flycc dialect asks of a kernel.
+Problem = GemmProblem | RmsNormProblem | RmsNormBackwardProblem | TopkProblem
+
 __all__ = [
     "FlyccError",
     "GemmProblem",
+    "Problem",
     "Reason",
     "RmsNormBackwardProblem",
     "RmsNormProblem",

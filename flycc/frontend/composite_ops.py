@@ -3,7 +3,8 @@
 As custom ops they arrive whole in ATen graphs on every device. They run PyTorch's own implementation; the
 fake implementations of the forward ops are PyTorch's too, so results, strides and guards are what they would
 have been. The backward ops recompute the forward pass to reach PyTorch's formula, and give row-major
-gradients.
+gradients. RMS norm also returns the reciprocal root mean square, which a kernel of its backward pass reads and
+PyTorch's formula does without.
 """
 
 from __future__ import annotations
@@ -37,14 +38,30 @@ def _attention(
 
 def _normalised(
     input: Tensor, normalized_shape: Sequence[int], weight: Tensor | None, eps: float | None
-) -> Tensor:
-    return torch.rms_norm(input, normalized_shape, weight, eps)
+) -> tuple[Tensor, Tensor]:
+    """The normalised input, and 1 / sqrt(mean of squares + eps) of each normalised part: [...], row-major."""
+    result, rstd = torch.ops.aten._fused_rms_norm(input, normalized_shape, weight, eps)
+    return result, rstd.reshape(_outer(input, normalized_shape)).contiguous()
+
+
+def _normalised_fake(
+    input: Tensor, normalized_shape: Sequence[int], weight: Tensor | None, eps: float | None
+) -> tuple[Tensor, Tensor]:
+    wide = torch.promote_types(input.dtype, torch.float32)
+    result = torch.rms_norm(input, normalized_shape, weight, eps)
+    return result, input.new_empty(_outer(input, normalized_shape), dtype=wide)
+
+
+def _outer(input: Tensor, normalized_shape: Sequence[int]) -> Sequence[int]:
+    return input.shape[: input.dim() - len(normalized_shape)]
 
 
 sdpa = custom_op("flycc::sdpa", _attention, mutates_args=(), schema=f"({_SDPA}) -> Tensor")
 sdpa.register_fake(_attention)
-rms_norm = custom_op("flycc::rms_norm", _normalised, mutates_args=(), schema=f"({_RMS_NORM}) -> Tensor")
-rms_norm.register_fake(_normalised)
+rms_norm = custom_op(
+    "flycc::rms_norm", _normalised, mutates_args=(), schema=f"({_RMS_NORM}) -> (Tensor, Tensor)"
+)
+rms_norm.register_fake(_normalised_fake)
 
 
 @custom_op(
@@ -65,23 +82,36 @@ def _(
     return query.new_empty(query.shape), key.new_empty(key.shape), value.new_empty(value.shape)
 
 
-@custom_op(
-    "flycc::rms_norm_backward", mutates_args=(), schema=f"(Tensor grad, {_RMS_NORM}) -> (Tensor, Tensor?)"
+_RMS_NORM_BACKWARD = (
+    "Tensor grad, Tensor input, Tensor rstd, SymInt[] normalized_shape, Tensor? weight, float? eps"
 )
+
+
+@custom_op("flycc::rms_norm_backward", mutates_args=(), schema=f"({_RMS_NORM_BACKWARD}) -> (Tensor, Tensor?)")
 def rms_norm_backward(
-    grad: Tensor, input: Tensor, normalized_shape: Sequence[int], weight: Tensor | None, eps: float | None
+    grad: Tensor,
+    input: Tensor,
+    rstd: Tensor,
+    normalized_shape: Sequence[int],
+    weight: Tensor | None,
+    eps: float | None,
 ) -> tuple[Tensor, Tensor | None]:
     """Gradients of input and, where there is one, of weight."""
     if weight is None:
-        [dx] = _gradients(lambda x: _normalised(x, normalized_shape, None, eps), (input,), grad)
+        [dx] = _gradients(lambda x: torch.rms_norm(x, normalized_shape, None, eps), (input,), grad)
         return dx, None
-    dx, dw = _gradients(lambda x, w: _normalised(x, normalized_shape, w, eps), (input, weight), grad)
+    dx, dw = _gradients(lambda x, w: torch.rms_norm(x, normalized_shape, w, eps), (input, weight), grad)
     return dx, dw
 
 
 @rms_norm_backward.register_fake
 def _(
-    grad: Tensor, input: Tensor, normalized_shape: Sequence[int], weight: Tensor | None, eps: float | None
+    grad: Tensor,
+    input: Tensor,
+    rstd: Tensor,
+    normalized_shape: Sequence[int],
+    weight: Tensor | None,
+    eps: float | None,
 ) -> tuple[Tensor, Tensor | None]:
     return input.new_empty(input.shape), None if weight is None else weight.new_empty(weight.shape)
 
@@ -107,14 +137,16 @@ def _differentiate_sdpa(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     return *sdpa_backward(grad, *ctx.saved_tensors, *ctx.options), None, None, None, None
 
 
-def _save_rms_norm(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+def _save_rms_norm(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
     input, ctx.normalized_shape, weight, ctx.eps = inputs
-    ctx.save_for_backward(input, weight)
+    _, rstd = output
+    ctx.mark_non_differentiable(rstd)
+    ctx.save_for_backward(input, rstd, weight)
 
 
-def _differentiate_rms_norm(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-    input, weight = ctx.saved_tensors
-    dx, dw = rms_norm_backward(grad, input, ctx.normalized_shape, weight, ctx.eps)
+def _differentiate_rms_norm(ctx: Any, grad: Tensor, _: None) -> tuple[Tensor | None, ...]:
+    input, rstd, weight = ctx.saved_tensors
+    dx, dw = rms_norm_backward(grad, input, rstd, ctx.normalized_shape, weight, ctx.eps)
     return dx, None, dw, None
 
 

@@ -52,11 +52,9 @@ from torch_mlir.ir import (
 )
 
 from flycc.contracts import FlyccError, Reason
-from flycc.dialects.tensor import SHAPE_ATTR
+from flycc.dialects.tensor import SHAPE_ATTR, SHAPES_ATTR
 from flycc.frontend.nodes import is_impure, size_text, target_name
 from flycc.passes.torch_ir import IMPURE_ATTR, NODE_ATTR
-
-SHAPES_ATTR = "flycc.shapes"
 
 
 class ImportFailed(FlyccError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 import torch
@@ -82,6 +83,7 @@ def _keep_rms_norm(
 ) -> None:
     if not _is_constant(eps) or not isinstance(normalized_shape, list | tuple):
         return
-    node.target = composite_ops.rms_norm._opoverload
-    node.args = (input, normalized_shape, weight, eps)
-    node.kwargs = {}
+    arguments = (input, normalized_shape, weight, eps)
+    with node.graph.inserting_before(node):
+        whole = node.graph.call_function(composite_ops.rms_norm._opoverload, arguments)
+    node.target, node.args, node.kwargs = operator.getitem, (whole, 0), {}

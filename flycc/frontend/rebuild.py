@@ -1,8 +1,8 @@
 """FX out: a copy of the original graph in which each matched op is a call of its kernel's custom op.
 
-Only two kinds of node differ from the original: the root of a match (the FX node whose result the match
-computes) keeps its name, metadata and users but calls the kernel with the match's operands, and nodes that
-the match consumed are gone once nothing uses them. Order, placeholders and outputs are the original's.
+The call of a match stands in front of the first of the nodes whose results the match computes, its roots. Each
+root keeps its name, metadata and users and becomes what takes its result from the call. Nodes that the match
+consumed are gone once nothing uses them. Order, placeholders and outputs are the original's.
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch._prims_common import make_contiguous_strides_for
 from torch.fx import GraphModule, Node
-from torch.fx.experimental.symbolic_shapes import statically_known_true
 from torch_mlir.dialects import func
-from torch_mlir.ir import BlockArgument, Module, Operation, Value
+from torch_mlir.ir import BlockArgument, Module, Operation, OpView, Type, Value
 
-from flycc.contracts import FlyccError, GemmProblem, Reason
-from flycc.dialects import GemmOp, problem
-from flycc.dialects.tensor import SHAPE_ATTR
-from flycc.frontend.importer import SHAPES_ATTR
+from flycc.contracts import FlyccError, Problem, Reason
+from flycc.dialects import problem
+from flycc.dialects.base import Flycc
+from flycc.dialects.tensor import SHAPE_ATTR, SHAPES_ATTR
+from flycc.frontend.calls import call, called, has_layout, with_layout
+from flycc.frontend.families import FAMILY_OF_PROBLEM, family_of
 from flycc.frontend.nodes import is_impure, mutates
-from flycc.passes.match_gemm import CONSUMED_ATTR, REASON_ATTR, REASON_CODE_ATTR
+from flycc.passes.matching import CONSUMED_ATTR, REASON_ATTR, REASON_CODE_ATTR, RESULTS_ATTR
 from flycc.passes.torch_ir import NODE_ATTR, nested_ops
 
 #: Why no kernel can serve a problem with tensors on a device, or None.
-Serve = Callable[[GemmProblem, torch.device], Reason | None]
+Serve = Callable[[Problem, torch.device], Reason | None]
 
 
 class Inconsistent(FlyccError):
@@ -38,10 +38,16 @@ class Inconsistent(FlyccError):
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """A kernel call that replaced FX nodes: the op called, its problem in one line, the nodes replaced."""
+    """A kernel call that replaced FX nodes.
+
+    `kernel` is the op called, `family` and `problem` (in one line) what it serves, `node` the one of the
+    replaced nodes `consumed` that stands for all.
+    """
 
     kernel: str
+    family: str
     problem: str
+    node: str
     consumed: frozenset[str]
 
 
@@ -51,23 +57,26 @@ def rebuild_graph(
     """The graph of `gm` with the matches of `module` as calls, the matches made, and those refused here.
 
     `module` is `import_graph(gm)` after the passes. `serve` says why a kernel cannot serve a problem. A
-    refusal is found under each consumed node's name. `gm` itself is only read. Raises Inconsistent.
+    refusal is found under the name of the node that stands for its match. `gm` itself is only read. Raises
+    Inconsistent.
     """
     graph = copy.deepcopy(gm.graph)
     rebuilding = _Rebuilding(list(gm.graph.nodes), list(graph.nodes))
     matches: list[Match] = []
     refusals: dict[str, Reason] = {}
     for op in nested_ops(module.operation):
-        if isinstance(op.opview, GemmOp):
+        view = op.opview
+        if isinstance(view, Flycc.Operation):
             consumed = frozenset(name.value for name in op.attributes[CONSUMED_ATTR])
-            gemm = problem(op.opview)
-            reason = rebuilding.refusal(op, consumed) or serve(gemm, rebuilding.device(op))
+            face, posed = rebuilding.face(op, consumed), problem(view)
+            reason = rebuilding.refusal(view, consumed) or serve(posed, rebuilding.device(op))
             if reason is not None:
-                refusals |= dict.fromkeys(consumed, reason)
+                refusals[face] = reason
                 continue
-            rebuilding.call_gemm(op.opview)
-            matches.append(Match("flycc::gemm", str(gemm), consumed))
-        elif isinstance(op.opview, func.ReturnOp):
+            rebuilding.replace(view)
+            family = FAMILY_OF_PROBLEM[type(posed)]
+            matches.append(Match(called(view), family, str(posed), face, consumed))
+        elif isinstance(view, func.ReturnOp):
             rebuilding.check_outputs(op)
     rebuilding.erase_dead(frozenset().union(*(match.consumed for match in matches)))
     graph.lint()
@@ -95,38 +104,69 @@ class _Rebuilding:
         self._position = {node: index for index, node in enumerate(copied)}
         self._placeholders = [node for node in copied if node.op == "placeholder"]
         self._writers = [node for node in copied if mutates(node)]
+        self._results: dict[tuple[Node, int], list[Node]] = {}
+        for node in copied:
+            if node.target is operator.getitem and isinstance(node.args[0], Node):
+                self._results.setdefault((node.args[0], node.args[1]), []).append(node)
 
-    def refusal(self, op: Operation, consumed: frozenset[str]) -> Reason | None:
-        """Why the match `op` may not replace its root, or None."""
-        root = self._root(op)
-        val = root.meta.get("val")
-        if not isinstance(val, torch.Tensor) or not _is_row_major(val):
-            return Reason(
-                "rebuild.layout",
-                f"kernels write row-major results, but the graph relies on {root.name} having {_layout(val)}",
-            )
-        first = min(map(self._node, consumed), key=self._position.__getitem__)
+    def face(self, op: Operation, consumed: frozenset[str]) -> str:
+        """The name of the node that stands for a match: the one whose target says what it computes, or the root."""
+        named = [name for name in consumed if family_of(self._node(name)) is not None]
+        first = min(named, key=lambda name: self._position[self._node(name)], default=None)
+        return first or next(root.name for roots in self._roots(op) for root in roots)
+
+    def refusal(self, op: OpView, consumed: frozenset[str]) -> Reason | None:
+        """Why the match `op` may not replace its roots, or None."""
+        roots = [root for roots in self._roots(op.operation) for root in roots]
+        for root in roots:
+            val = root.meta.get("val")
+            if not isinstance(val, torch.Tensor) or not has_layout(op, val):
+                return Reason(
+                    "rebuild.layout",
+                    f"kernels write row-major results, but the graph relies on {root.name} having {_layout(val)}",
+                )
+        involved = [self._node(name) for name in consumed]
+        devices = {str(v.device) for node in involved if isinstance(v := node.meta.get("val"), torch.Tensor)}
+        if len(devices) > 1:
+            return Reason("rebuild.device", f"the match spans the devices {', '.join(sorted(devices))}")
+        first = min([*involved, *roots], key=self._position.__getitem__)
+        last = max(roots, key=self._position.__getitem__)
         for writer in self._writers:
-            if self._position[first] < self._position[writer] < self._position[root]:
+            if self._position[first] < self._position[writer] < self._position[last]:
                 return Reason(
                     "rebuild.mutation",
-                    f"{writer.name} may write to memory between {first.name} and {root.name}",
+                    f"{writer.name} may write to memory between {first.name} and {last.name}",
                 )
         return None
 
     def device(self, op: Operation) -> torch.device:
         """Where the tensors of the match `op` are."""
-        return self._root(op).meta["val"].device
+        return next(root.meta["val"].device for roots in self._roots(op) for root in roots)
 
-    def call_gemm(self, op: GemmOp) -> None:
-        root = self._root(op)
-        operands = [self._value(value) for value in (op.a, op.b, op.bias) if value is not None]
-        for node in operands:
-            if self._position[node] >= self._position[root]:
-                raise Inconsistent(Reason("rebuild.order", f"{root.name} would use {node.name} too early"))
-        root.target = torch.ops.flycc.gemm.default
-        root.args = tuple(operands)
-        root.kwargs = {"trans_a": op.trans_a, "trans_b": op.trans_b}
+    def replace(self, op: OpView) -> None:
+        """Puts the call of the match `op` in front of its roots, which become its results."""
+        roots = self._roots(op.operation)
+        first = min((root for group in roots for root in group), key=self._position.__getitem__)
+
+        def operand(value: Value | None) -> Node | None:
+            if value is None:
+                return None
+            node = self._values(value)[0]
+            if self._position[node] >= self._position[first]:
+                raise Inconsistent(Reason("rebuild.order", f"{first.name} would use {node.name} too early"))
+            return node
+
+        with first.graph.inserting_before(first):
+            results = call(first.graph, op, operand)
+        for group, result in zip(roots, results, strict=True):
+            for root in group:
+                with first.graph.inserting_before(root):
+                    node = with_layout(first.graph, result, root.meta["val"])
+                root.target, root.args, root.kwargs = node.target, node.args, node.kwargs
+                if node is not result:
+                    first.graph.erase_node(node)
+            if not result.users:
+                first.graph.erase_node(result)
 
     def check_outputs(self, op: Operation) -> None:
         """Tensor results of the function must still be the nodes that the graph returns."""
@@ -135,50 +175,61 @@ class _Rebuilding:
         returned = returned if isinstance(returned, list | tuple) else (returned,)
         for index, (node, value) in enumerate(zip(returned, op.operands, strict=True)):
             tensor = isinstance(node, Node) and isinstance(node.meta.get("val"), torch.Tensor)
-            if tensor and self._value(value) is not node:
+            if tensor and node not in self._values(value):
                 raise Inconsistent(Reason("rebuild.output", f"output {index} is no longer {node.name}"))
 
     def erase_dead(self, names: frozenset[str]) -> None:
-        """Drops those of the nodes `names` that nothing uses any more."""
-        for node in sorted(map(self._node, names), key=self._position.__getitem__, reverse=True):
+        """Drops those of the nodes `names`, and of what takes their results, that nothing uses any more."""
+        nodes = set(map(self._node, names))
+        takers = {taker for (node, _), group in self._results.items() if node in nodes for taker in group}
+        for node in sorted(nodes | takers, key=self._position.__getitem__, reverse=True):
             if not node.users and not is_impure(node):
                 node.graph.erase_node(node)
 
-    def _root(self, op: Operation) -> Node:
-        """The node whose result the match `op` computes."""
-        return self._node(op.attributes[NODE_ATTR].value)
+    def _roots(self, op: Operation) -> list[list[Node]]:
+        """For each result of the match `op` the nodes whose value it computes; one result at least has some."""
+        if RESULTS_ATTR not in op.attributes:
+            return [[self._node(op.attributes[NODE_ATTR].value)]]
+        return [
+            [node for reference in references for node in self._referenced(reference.value)]
+            for references in op.attributes[RESULTS_ATTR]
+        ]
+
+    def _referenced(self, reference: str) -> list[Node]:
+        """The nodes of a value of the FX graph: see `RESULTS_ATTR`."""
+        name, separator, index = reference.partition("#")
+        node = self._node(name)
+        return self._results.get((node, int(index)), []) if separator else [node]
 
     def _node(self, name: str) -> Node:
         if name not in self._nodes:
             raise Inconsistent(Reason("rebuild.provenance", f"the graph has no node {name}"))
         return self._nodes[name]
 
-    def _value(self, value: Value) -> Node:
-        """The FX node whose value `value` is."""
+    def _values(self, value: Value) -> list[Node]:
+        """The FX nodes whose value `value` is; one at least."""
         if isinstance(value, BlockArgument):
-            return self._placeholders[value.arg_number]
+            return [self._placeholders[value.arg_number]]
         owner = value.owner
-        producer = self._node(owner.attributes[NODE_ATTR].value)
-        if SHAPES_ATTR in owner.attributes:
-            index = value.result_number
-            for user in producer.users:
-                if user.target is operator.getitem and user.args[1] == index:
-                    return user
+        if isinstance(owner.opview, Flycc.Operation):
+            nodes = self._roots(owner)[value.result_number]
+        else:
+            producer = self._node(owner.attributes[NODE_ATTR].value)
+            is_number = value.type == Type.parse("!torch.int", owner.context)
+            if SHAPES_ATTR in owner.attributes:
+                nodes = self._results.get((producer, value.result_number), [])
+            elif SHAPE_ATTR in owner.attributes or is_number:
+                nodes = [producer]
+            else:
+                raise Inconsistent(
+                    Reason("rebuild.provenance", f"{owner.name} of {producer.name} is not its result")
+                )
+        if not nodes:
+            name = owner.attributes[NODE_ATTR].value if NODE_ATTR in owner.attributes else owner.name
             raise Inconsistent(
-                Reason("rebuild.provenance", f"nothing takes result {index} of {producer.name}")
+                Reason("rebuild.provenance", f"nothing takes result {value.result_number} of {name}")
             )
-        if SHAPE_ATTR in owner.attributes:
-            return producer
-        raise Inconsistent(Reason("rebuild.provenance", f"{owner.name} of {producer.name} is not its result"))
-
-
-def _is_row_major(val: torch.Tensor) -> bool:
-    """Whether `val` is provably contiguous; unlike `val.is_contiguous()` this adds no guard on sizes."""
-    expected = make_contiguous_strides_for(val.shape)
-    return all(
-        statically_known_true(size == 1) or statically_known_true(stride == wanted)
-        for size, stride, wanted in zip(val.shape, val.stride(), expected, strict=True)
-    )
+        return nodes
 
 
 def _layout(val: Any) -> str:

@@ -12,30 +12,9 @@ from torch.fx import GraphModule, Node
 from torch.fx.node import map_arg
 
 from flycc.contracts import Reason
+from flycc.frontend.families import family_of, family_of_reason, unserved
 from flycc.frontend.nodes import target_name, tensor_text
 from flycc.frontend.rebuild import Match
-
-#: The families of candidates, by prefix of the target's name; the first that fits counts.
-FAMILIES = {
-    "aten.mm.": "gemm",
-    "aten.addmm.": "gemm",
-    "aten.bmm.": "gemm",
-    "aten.baddbmm.": "gemm",
-    "aten.linear.": "gemm",
-    "aten.matmul.": "gemm",
-    "aten._grouped_mm.": "grouped_gemm",
-    "aten._scaled_mm": "scaled_gemm",
-    "aten._scaled_grouped_mm": "scaled_grouped_gemm",
-    "flycc.sdpa.": "sdpa",
-    "flycc.sdpa_backward.": "sdpa_backward",
-    "flycc.rms_norm.": "rms_norm",
-    "flycc.rms_norm_backward.": "rms_norm_backward",
-    "aten._scaled_dot_product_": "sdpa",
-    "aten._fused_rms_norm.": "rms_norm",
-    "aten._fused_rms_norm_backward.": "rms_norm_backward",
-    "aten.topk.": "topk",
-    "aten.sort.": "sort",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,13 +57,19 @@ class Report:
 
 def report_graph(gm: GraphModule, matches: list[Match], refusals: Mapping[str, Reason]) -> Report:
     """`gm` is the graph before any replacement; `refusals` gives reasons by the name of a candidate's node."""
-    served = {name: match for match in matches for name in match.consumed}
+    served = {match.node: match for match in matches}
+    consumed = frozenset().union(*(match.consumed for match in matches))
     report = Report()
     for name, node, outer in _nodes(gm):
-        if family := family_of(node):
-            refusal = refusals.get(name) or (outer and _inside(outer, family))
-            report.nodes.append(_candidate(name, node, family, served.get(name), refusal))
-        elif name not in served and _computes(node):
+        family, match, refusal = family_of(node), served.get(name), refusals.get(name)
+        if family is None and match is not None:
+            family = match.family
+        if family is None and refusal is not None:
+            family = family_of_reason(refusal)
+        if family is not None:
+            refusal = refusal or (outer and _inside(outer, family))
+            report.nodes.append(_candidate(name, node, family, match, refusal))
+        elif name not in consumed and _computes(node):
             target = target_name(node)
             report.others[target] = report.others.get(target, 0) + 1
     return report
@@ -92,18 +77,9 @@ def report_graph(gm: GraphModule, matches: list[Match], refusals: Mapping[str, R
 
 def report_failure(gm: GraphModule, failure: Reason) -> Report:
     """Every candidate of `gm` stays on PyTorch for the one reason."""
-    report = report_graph(gm, [], {name: failure for name, _, _ in _nodes(gm)})
+    report = report_graph(gm, [], {name: failure for name, node, _ in _nodes(gm) if family_of(node)})
     report.failure = failure
     return report
-
-
-def family_of(node: Node) -> str | None:
-    """The family that `node` is a candidate of, None where it is none."""
-    if node.op != "call_function":
-        return None
-    name = target_name(node)
-    family = next((family for prefix, family in FAMILIES.items() if name.startswith(prefix)), None)
-    return f"{family}_backward" if family == "sdpa" and "backward" in name else family
 
 
 def _nodes(
@@ -144,10 +120,4 @@ def _candidate(name: str, node: Node, family: str, match: Match | None, refusal:
     described = (name, family, target_name(node), f"{operands} -> {result}")
     if match is not None:
         return Candidate(*described, match.kernel, None, match.problem, len(match.consumed))
-    if refusal is None:
-        refusal = (
-            Reason("gemm.unmatched", f"match-gemm left {target_name(node)} as it is and gave no reason")
-            if family == "gemm"
-            else Reason(f"{family.replace('_', '-')}.no-kernel", f"flycc has no {family} kernel yet")
-        )
-    return Candidate(*described, None, refusal)
+    return Candidate(*described, None, refusal or unserved(family))

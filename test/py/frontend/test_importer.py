@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from frontend_graphs import Recorder, entry_ops, import_fresh, ints, is_result_of_tuple, record
+from frontend_graphs import Recorder, distinct, entry_ops, import_fresh, ints, is_result_of_tuple, record
 from torch import Tensor
 from torch.fx import GraphModule
 from torch.nn.attention.flex_attention import flex_attention
@@ -117,7 +117,7 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Any, ...], str]] = {
         "flycc.impure",
     ),
     "softmax": (lambda x: F.softmax(x, -1), (ints(4, 8),), "torch.aten._softmax"),
-    "topk": (lambda x: torch.topk(x, 3), (ints(4, 8),), "torch.aten.topk"),
+    "topk": (lambda x: torch.topk(x, 3), (distinct(4, 8),), "torch.aten.topk"),
     "sort-stable": (lambda x: torch.sort(x, stable=True), (ints(4, 8),), "torch.aten.sort"),
     "grouped-mm": (grouped, (ints(8, 16), ints(2, 16, 16)), "_grouped_mm"),
     "fp8": (lambda x: x.to(torch.float8_e4m3fn).view(torch.uint8), (ints(4, 8),), "f8E4M3FN"),
@@ -180,7 +180,7 @@ TRAINING_CASES: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...]]] = {
     "dropout": (lambda x: F.dropout(x, 0.5), (ints(4, 8),)),
     "sdpa-dropout": (lambda q: F.scaled_dot_product_attention(q, q, q, dropout_p=0.5), (ints(1, 2, 4, 8),)),
     "index": (lambda x: x[torch.tensor([0, 0, 1])], (ints(4, 8),)),
-    "topk": (lambda x: x.topk(2)[0], (ints(4, 8),)),
+    "topk": (lambda x: x.topk(2)[0], (distinct(4, 8),)),
     "max-pool": (lambda x: F.max_pool2d(x, 2), (ints(1, 1, 4, 4),)),
     "grouped-mm": (grouped, (ints(8, 16), ints(2, 16, 16))),
     "cond": (branch, (ints(4),)),

@@ -240,16 +240,12 @@ def test_near_misses_keep_the_reason_of_the_pass() -> None:
 
 
 def test_families_without_a_pass_say_so() -> None:
-    def function(x: Tensor) -> tuple[Tensor, ...]:
-        y = F.scaled_dot_product_attention(x, x, x)
-        return F.rms_norm(y, (8,)), *torch.topk(y, 2), torch.sort(y, stable=True)[0]
+    def function(x: Tensor) -> Tensor:
+        return F.scaled_dot_product_attention(x, x, x)
 
     [report] = record(function, ints(1, 2, 4, 8)).reports
     assert {c.family: c.reason.code for c in report.nodes if c.reason} == {
         "sdpa": "sdpa.no-kernel",
-        "rms_norm": "rms-norm.no-kernel",
-        "topk": "topk.no-kernel",
-        "sort": "sort.no-kernel",
     }
 
 

@@ -1,0 +1,149 @@
+"""How each op of the flycc dialect is called in an FX graph: nodes for the call and for each of its results."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch.fx import Graph, Node
+from torch.fx.experimental.symbolic_shapes import statically_known_true
+from torch.fx.node import map_arg
+from torch_mlir.ir import OpView, Value
+
+from flycc.dialects import GemmOp, RmsNormBackwardOp, RmsNormOp, TopkOp
+from flycc.dialects.sizes import known
+from flycc.passes.torch_ir import constant
+
+#: The FX node, or number, that is the value of an operand; None for an operand that is absent.
+Operand = Callable[[Value | None], Any]
+
+_DTYPES = {"bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32}
+
+
+def call(graph: Graph, op: OpView, operand: Operand) -> list[Node]:
+    """Inserts at the insert point of `graph` what computes `op`; returns a node for each result of `op`.
+
+    Every node has its fake value in `meta["val"]`.
+    """
+    return _CALLS[type(op)](graph, op, operand)
+
+
+def called(op: OpView) -> str:
+    """The custom operator that computes `op`, for example "flycc::gemm"."""
+    return _NAMES[type(op)]
+
+
+def with_layout(graph: Graph, node: Node, val: torch.Tensor) -> Node:
+    """`node`, copied if need be into a tensor with the strides of `val`, a tensor of its shape.
+
+    Where strides differ and `val` is not row-major its sizes and strides must be numbers: see `has_layout`.
+    """
+    if _same_strides(node.meta["val"], val):
+        return node
+    if _same_strides(val.new_empty(val.shape), val):
+        return _function(graph, torch.ops.aten.clone.default, node, memory_format=torch.contiguous_format)
+    empty = _function(
+        graph, torch.ops.aten.new_empty_strided.default, node, list(val.shape), list(val.stride())
+    )
+    return _function(graph, torch.ops.aten.copy.default, empty, node)
+
+
+def has_layout(op: OpView, val: torch.Tensor) -> bool:
+    """Whether results of `op` can have the strides of `val` at little cost."""
+    if _same_strides(val.new_empty(val.shape), val):
+        return True
+    # k elements a row are few beside what was read to find them.
+    return isinstance(op, TopkOp) and all(isinstance(n, int) for n in (*val.shape, *val.stride()))
+
+
+def _same_strides(x: torch.Tensor, y: torch.Tensor) -> bool:
+    """Whether strides are provably equal where they matter; unlike `is_contiguous` this adds no guard."""
+    return all(
+        statically_known_true(size == 1) or statically_known_true(stride == wanted)
+        for size, stride, wanted in zip(y.shape, x.stride(), y.stride(), strict=True)
+    )
+
+
+def _function(graph: Graph, target: Callable[..., Any], *args: Any, **kwargs: Any) -> Node:
+    node = graph.call_function(target, args, kwargs)
+    values = map_arg((node.args, node.kwargs), lambda argument: argument.meta["val"])
+    node.meta["val"] = target(*values[0], **values[1])
+    return node
+
+
+def _results(graph: Graph, node: Node, indices: Sequence[int]) -> list[Node]:
+    return [_function(graph, operator.getitem, node, index) for index in indices]
+
+
+def _gemm(graph: Graph, op: GemmOp, operand: Operand) -> list[Node]:
+    operands = [operand(value) for value in (op.a, op.b, op.bias) if value is not None]
+    flags = {"trans_a": op.trans_a, "trans_b": op.trans_b}
+    return [_function(graph, torch.ops.flycc.gemm.default, *operands, **flags)]
+
+
+def _rms_norm(graph: Graph, op: RmsNormOp, operand: Operand) -> list[Node]:
+    dtype, out_dtype = known(op.x).dtype, known(op.y).dtype
+    call = _function(
+        graph,
+        torch.ops.flycc.rms_norm_fwd.default,
+        operand(op.x),
+        operand(op.weight),
+        operand(op.residual),
+        op.eps.value,
+        weight_offset=op.weight_offset.value,
+        cast_before_weight=op.cast_before_weight.value,
+        want_rstd=op.rstd is not None,
+        out_dtype=None if out_dtype == dtype else _DTYPES[out_dtype],
+    )
+    present = [0, *([1] if op.new_residual is not None else []), *([2] if op.rstd is not None else [])]
+    return _results(graph, call, present)
+
+
+def _rms_norm_backward(graph: Graph, op: RmsNormBackwardOp, operand: Operand) -> list[Node]:
+    call = _function(
+        graph,
+        torch.ops.flycc.rms_norm_bwd.default,
+        *(operand(value) for value in (op.grad, op.x, op.weight, op.rstd)),
+        weight_offset=op.weight_offset.value,
+        cast_before_weight=op.cast_before_weight.value,
+    )
+    return _results(graph, call, [0] if op.dweight is None else [0, 1])
+
+
+def _topk(graph: Graph, op: TopkOp, operand: Operand) -> list[Node]:
+    """The custom op works along the last dimension and keeps it."""
+    x, k, dim = operand(op.x), constant(op.k), op.dim.value
+    last = x.meta["val"].dim() - 1
+    if dim != last:
+        x = _function(graph, torch.ops.aten.transpose.int, x, dim, last)
+    call = _function(
+        graph,
+        torch.ops.flycc.topk.default,
+        x,
+        operand(op.k) if k is None else k,
+        largest=op.largest.value,
+        sorted=op.sorted.value,
+        deterministic=op.deterministic.value,
+    )
+    results = _results(graph, call, [0, 1])
+    if dim != last:
+        results = [_function(graph, torch.ops.aten.transpose.int, node, dim, last) for node in results]
+    if not op.keep_dim.value:
+        results = [_function(graph, torch.ops.aten.squeeze.dim, node, dim) for node in results]
+    return results
+
+
+_CALLS: dict[type, Callable[[Graph, Any, Operand], list[Node]]] = {
+    GemmOp: _gemm,
+    RmsNormOp: _rms_norm,
+    RmsNormBackwardOp: _rms_norm_backward,
+    TopkOp: _topk,
+}
+_NAMES: dict[type, str] = {
+    GemmOp: "flycc::gemm",
+    RmsNormOp: "flycc::rms_norm_fwd",
+    RmsNormBackwardOp: "flycc::rms_norm_bwd",
+    TopkOp: "flycc::topk",
+}
