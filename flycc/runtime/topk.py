@@ -49,20 +49,16 @@ def launch(problem: TopkProblem, x: Tensor, values: Tensor, indices: Tensor, dev
         last = step is config.steps[-1]
         found = values if last else values.new_empty((rows, step.parts * step.k))
         where = indices if last else indices.new_empty(found.shape, dtype=torch.int32)
+        work = indices.new_empty((rows, step.work), dtype=torch.int32)
+        inputs = {"x": x} if places is None else {"x": x, "places": places}
+        outputs = {"values": found, "indices": where} | ({"work": work} if step.work else {})
         geometry = family.launch(step, rows)
         sizes = {"ld_x": stride, "n": step.n, "k": step.k, "rows": rows, "chunk": step.chunk}
-        with device.mapped([x] if places is None else [x, places], [found, where]) as addresses:
-            source, *old, new_values, new_indices = addresses
-            pointers = {
-                "x": source,
-                "places": old[0] if old else 0,
-                "values": new_values,
-                "indices": new_indices,
-                "work": 0,
-            }
+        with device.mapped(list(inputs.values()), list(outputs.values())) as addresses:
+            pointers = {"places": 0, "work": 0} | dict(zip((*inputs, *outputs), addresses, strict=True))
             kernarg = loaded.spec.kernarg.pack(pointers | sizes)
             device.launch(loaded.handle, geometry.grid, geometry.block, kernarg)
-        x, places, stride = found, where, found.shape[1]
+        x, places, stride = found, where, step.parts * step.k
 
 
 def topk(

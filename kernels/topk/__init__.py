@@ -8,7 +8,7 @@ from typing import Any
 from flycc.kernels.common.spec import KernelSpec, Launch
 from flycc.kernels.topk.config import Step, TopkConfig, choose
 from flycc.kernels.topk.kernarg import KERNARG
-from flycc.kernels.topk.variant import RegisterVariant, Variant
+from flycc.kernels.topk.variant import RegisterVariant, SortVariant, Variant
 
 __all__ = ["KERNARG", "Step", "TopkConfig", "choose", "kernel", "launch"]
 
@@ -23,6 +23,7 @@ _SOURCES = (
             "register.py",
             "row.py",
             "select.py",
+            "sort.py",
             "variant.py",
             "workgroup.py",
         )
@@ -35,9 +36,11 @@ def kernel(variant: Variant) -> KernelSpec:
     """The binary of `variant`, for any sizes."""
 
     def build() -> tuple[Any, tuple[Any, ...]]:
-        from flycc.kernels.topk import register, select
+        from flycc.kernels.topk import register, select, sort
 
-        return register.build(variant) if isinstance(variant, RegisterVariant) else select.build(variant)
+        if isinstance(variant, RegisterVariant):
+            return register.build(variant)
+        return sort.build(variant) if isinstance(variant, SortVariant) else select.build(variant)
 
     return KernelSpec("topk", variant.symbol, repr(variant), KERNARG, _SOURCES, build)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from flycc.contracts import Reason, TopkProblem
 from flycc.contracts.sizes import Size
 from flycc.kernels.common.machine import COMPUTE_UNITS, MAX_GRID_YZ, MAX_WORK_ITEMS, OFFSET_LIMIT, WAVE_SIZE
-from flycc.kernels.topk.variant import RegisterVariant, SelectVariant, Variant
+from flycc.kernels.topk.variant import RegisterVariant, SelectVariant, SortVariant, Variant
 
 ELEMENT_BYTES = {"f32": 4, "i32": 4, "bf16": 2, "f16": 2}
 
@@ -48,6 +48,11 @@ class Step:
         """Chunks of a row."""
         return -(-self.n // self.chunk)
 
+    @property
+    def work(self) -> int:
+        """int32 of scratch memory for each row."""
+        return 4 * self.n if isinstance(self.variant, SortVariant) else 0
+
 
 @dataclass(frozen=True, slots=True)
 class TopkConfig:
@@ -72,18 +77,33 @@ def choose(problem: TopkProblem) -> TopkConfig | Reason:
     n = max(n, k) if isinstance(problem.columns, str) else n
     if reason := _check(problem, rows, n, k):
         return reason
+    if k > MAX_CAPACITY:
+        return _many(problem, rows, n, k)
     family = RegisterVariant if k <= MAX_KEEP else SelectVariant
     chunk = _chunk(family, rows, n, k)
     if chunk == n:
         return TopkConfig((Step(_variant(problem, rows, n, k), n, k, n),))
     parts = -(-n // chunk)
-    first = replace(_variant(problem, rows * parts, chunk, k), partial=True)
+    first = _variant(problem, rows * parts, chunk, k)
     if isinstance(first, SelectVariant):
-        first = replace(first, sorted=False)
+        first = replace(first, partial=True, sorted=False)
+    else:
+        first = replace(first, partial=True)
     # Candidates of one value stand in the order of their indices, so that places decide between them as well.
     candidates = replace(problem, align=_candidates_align(problem, parts * k))
     last = replace(_variant(candidates, rows, parts * k, k), mapped=True)
     return TopkConfig((Step(first, n, k, chunk), Step(last, parts * k, k, parts * k)))
+
+
+def _many(problem: TopkProblem, rows: int, n: int, k: int) -> TopkConfig:
+    """For more results than LDS holds."""
+    sort = SortVariant(problem.dtype, problem.largest, _STREAMED[0], mapped=k < n)
+    if k == n:
+        return TopkConfig((Step(sort, n, n, n),))
+    select = _select(problem, n, 0, sorted=False)
+    if not problem.sorted:
+        return TopkConfig((Step(select, n, k, n),))
+    return TopkConfig((Step(replace(select, partial=True), n, k, n), Step(sort, k, k, k)))
 
 
 def _known(size: Size, nominal: int) -> int:
@@ -101,7 +121,7 @@ def _check(problem: TopkProblem, rows: int, n: int, k: int) -> Reason | None:
     limits = (
         ("rows", rows, MAX_WORK_ITEMS // 1024),
         ("columns", n, OFFSET_LIMIT // 8),
-        ("k", k, min(n, MAX_CAPACITY)),
+        ("k", k, n),
     )
     for name, size, most in limits:
         if not 1 <= size <= most:
@@ -129,7 +149,7 @@ def _chunk(family: type[Variant], rows: int, n: int, k: int) -> int:
     return n
 
 
-def _variant(problem: TopkProblem, rows: int, n: int, k: int) -> Variant:
+def _variant(problem: TopkProblem, rows: int, n: int, k: int) -> SelectVariant | RegisterVariant:
     vector = _vector(problem)
     if k <= MAX_KEEP:
         keep = _power(k)
@@ -137,6 +157,10 @@ def _variant(problem: TopkProblem, rows: int, n: int, k: int) -> Variant:
         loads = max(keep // vector, min(_power(-(-n // (lanes * vector))), 16 // vector), 1)
         threads = 256 if rows * lanes >= 256 * COMPUTE_UNITS else WAVE_SIZE
         return RegisterVariant(problem.dtype, problem.largest, threads, lanes, keep, vector, loads)
+    return _select(problem, n, _power(k), problem.sorted)
+
+
+def _select(problem: TopkProblem, n: int, capacity: int, sorted: bool) -> SelectVariant:
     fitting = [(threads, items) for threads, items in _RESIDENT if threads * items >= n]
     threads, items = fitting[0] if fitting else _STREAMED
     return SelectVariant(
@@ -144,11 +168,11 @@ def _variant(problem: TopkProblem, rows: int, n: int, k: int) -> Variant:
         largest=problem.largest,
         threads=threads,
         items=items,
-        vector=vector,
+        vector=_vector(problem),
         digit_bits=8 if threads == WAVE_SIZE else 11,
         resident=bool(fitting),
-        capacity=_power(k),
-        sorted=problem.sorted,
+        capacity=capacity,
+        sorted=sorted,
     )
 
 

@@ -101,4 +101,27 @@ class RegisterVariant:
         return f"topk_register_{self.dtype}_{order}_{shape}_{marks or 'n'}"
 
 
-Variant: TypeAlias = SelectVariant | RegisterVariant
+@dataclass(frozen=True, slots=True)
+class SortVariant:
+    """All of a row in order, one workgroup of `threads` for a row. `mapped` as in `SelectVariant`."""
+
+    dtype: str
+    largest: bool
+    threads: int
+    mapped: bool
+    vector: ClassVar[int] = 1
+    partial: ClassVar[bool] = False
+    #: Rows of a workgroup.
+    rows: ClassVar[int] = 1
+
+    @property
+    def waves(self) -> int:
+        return self.threads // WAVE_SIZE
+
+    @property
+    def symbol(self) -> str:
+        order = "max" if self.largest else "min"
+        return f"topk_sort_{self.dtype}_{order}_t{self.threads}_{'m' if self.mapped else 'n'}"
+
+
+Variant: TypeAlias = SelectVariant | RegisterVariant | SortVariant
