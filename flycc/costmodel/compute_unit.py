@@ -231,7 +231,7 @@ def simulate(
         elif kind == BRANCH:
             if branch_free[simd] > at:
                 at = branch_free[simd]
-        elif kind == ISSUE or kind == SMEM:
+        elif kind in (ISSUE, SMEM):
             if scalar_free[simd] > at:
                 at = scalar_free[simd]
         elif kind == BARRIER:

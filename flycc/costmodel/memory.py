@@ -50,8 +50,14 @@ def neighbours(grid: Extent) -> list[Extent]:
     return found if last in found else [*found, last]
 
 
-def reuse_of(traced: list[Program], grid: Extent, resident: int, machine: Machine, *, warm: bool) -> Reuse:
-    """What the traced workgroups say of the whole grid; `warm`: the MALL holds what it can from an earlier launch."""
+def reuse_of(
+    traced: list[Program], grid: Extent, resident: int, machine: Machine, *, warm: bool, growth: float = 1.0
+) -> Reuse:
+    """What the traced workgroups say of the whole grid.
+
+    `warm`: the MALL holds what it can from an earlier launch. The launch's workgroups touch `growth` times as many
+    lines as the traced ones.
+    """
     first = traced[0]
     lines = first.lines
     if not lines.size:
@@ -64,7 +70,7 @@ def reuse_of(traced: list[Program], grid: Extent, resident: int, machine: Machin
         shared.append(np.isin(lines, beside[0].lines) if beside else np.zeros(lines.size, bool))
     depends = [(tuple(axes), _count(shared, axes)) for axes in product((False, True), repeat=3)]
     count = grid[0] * grid[1] * grid[2]
-    line_bytes = machine.line_bytes
+    line_bytes = machine.line_bytes * growth
 
     def touched(workgroups: np.ndarray) -> float:
         """Distinct lines of these workgroups (linear numbers)."""
@@ -127,7 +133,7 @@ def supply(machine: Machine, clock: Clock, ghz: float, workgroups: int, reuse: R
         latency = machine.l2_hit_clk
     return Supply(
         link=link,
-        deep=max(link, beyond * mall, from_hbm * hbm),
+        deep=max(beyond * mall, from_hbm * hbm),
         store=max(1 / machine.l1_bytes_per_clk, on_xcd / machine.l2_write_bytes_per_clk_per_xcd),
         drain=(1 - reuse.mall) * hbm + reuse.mall * mall,
         fresh_latency=latency,

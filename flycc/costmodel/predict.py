@@ -9,7 +9,8 @@ from typing import Literal
 import numpy as np
 
 from flycc.costmodel.attribution import by_instruction, by_loop, device_shares
-from flycc.costmodel.compute_unit import Event, Timing, simulate
+from flycc.costmodel.compute_unit import Event, Supply, Timing, simulate
+from flycc.costmodel.loops import extrapolate, shorten
 from flycc.costmodel.machine import MI350, Clock, Machine
 from flycc.costmodel.memory import Extent, Reuse, reuse_of, supply
 from flycc.costmodel.occupancy import occupancy
@@ -29,65 +30,52 @@ def predict(
     *,
     machine: Machine = MI350,
     reuse: Reuse | None = None,
+    turns: int | None = None,
     warm: bool = True,
     floor: Floor = "graph",
 ) -> Prediction:
     """The modelled time of a launch from a trace of some of its workgroups.
 
     `grid` are its workgroups, by default those of the traced launch. Trace at least `memory.neighbours(grid)`: each
-    workgroup of the grid is taken to be like the traced one that lies at the same edges. `reuse` replaces what the
-    trace says of caches; `warm` says that earlier launches left in the MALL what fits. `floor` is how it is launched:
-    replayed from a graph, by compiled code, or by an eager operator, whose host time hides shorter kernels.
+    workgroup of the grid is taken to be like the traced one that lies at the same edges. `turns` is how often the waves
+    go round their longest loop, where the trace was made of a smaller problem (a matrix product with a shorter K).
+    `reuse` replaces what the trace says of caches; `warm` says that earlier launches left in the MALL what fits.
+    `floor` is how it is launched: replayed from a graph, by compiled code, or by an eager operator, whose host time
+    hides shorter kernels.
 
-    Raises ValueError for a trace without waves and for unknown `floor`.
+    Raises ValueError for a trace without waves, for workgroups that fit no compute unit, for `turns` that do not apply
+    and for an unknown `floor`.
     """
     if floor not in ("graph", "compile", "eager"):
         raise ValueError(f"floor: got {floor!r}; graph, compile and eager are accepted")
     extent: Extent = tuple(grid or trace.info["grid"])  # type: ignore[assignment]
-    count = math.prod(extent)
-    traced, resident, occupied = _occupied(trace, machine, count)
-    known = reuse or reuse_of(traced, extent, resident, machine, warm=warm)
-    order = _like(traced, extent, machine)
-    runs = [
-        _Run(trace, machine, clock, traced, order, resident, known, count) for clock in machine.hypotheses
-    ]
+    launch = _Launch(trace, machine, extent, turns, reuse, warm)
+    runs = [launch.run(clock) for clock in machine.hypotheses]
     device = [run.us for run in runs]
     typical = math.exp(sum(map(math.log, device)) / len(device))
     error = machine.model_error
     on_device = Interval(min(device) * (1 - error), typical, max(device) * (1 + error))
     time = _with_floor(on_device, machine, floor)
     slowest = max(runs, key=lambda run: run.us)
-    timing = slowest.timing
-    shares = device_shares(trace, timing, machine, slowest.tail)
-    launch = max(0.0, 1 - typical / time.typical)
+    timing, occupied, known = slowest.timing, launch.occupancy, launch.reuse
+    floored = max(0.0, 1 - typical / time.typical)
+    shares = device_shares(trace, timing, machine, launch.tail)
     instructions = by_instruction(trace, timing, machine)
-    per_workgroup = sum(p.macs for p in order) / len(order)
-    levels = {
-        name: count * sum(p.level_bytes[name] for p in order) / len(order)
-        for name in ("l1", "fresh", "again", "store")
-    }
-    beyond = levels["fresh"] * (1 - known.l2)
     return Prediction(
         kernel=str(trace.info["kernel"]),
         time=time,
         device_us=on_device,
         occupancy=occupied,
-        workgroups=count,
-        rounds=-(-count // (machine.cus * resident)),
-        clk=timing.clk,
+        workgroups=launch.count,
+        rounds=-(-launch.count // (machine.cus * occupied.workgroups_per_cu)),
+        clk=slowest.clk,
         by_hypothesis={run.clock.name: run.us for run in runs},
-        breakdown={**{cause: share * (1 - launch) for cause, share in shares.items()}, "launch": launch},
+        breakdown={**{cause: share * (1 - floored) for cause, share in shares.items()}, "launch": floored},
         by_instruction=instructions,
         by_loop=by_loop(trace, instructions, timing, machine),
-        utilisation=slowest.utilisation(),
-        bytes={
-            "l1": levels["l1"],
-            "l2": levels["fresh"] + levels["again"],
-            "mall": beyond,
-            "hbm": beyond * (1 - known.mall),
-            "store": levels["store"],
-        },
-        flops=2.0 * per_workgroup * count,
+        utilisation=_utilisation(timing, machine),
+        bytes=launch.bytes(),
+        flops=2.0 * launch.macs(),
         notes=[
             f"caches: {known.l2:.0%} of first touches from L2, {known.mall:.0%} of the rest from MALL ({known.source})"
         ],
@@ -96,19 +84,10 @@ def predict(
 
 def timeline(trace: Trace, *, machine: Machine = MI350, reuse: Reuse | None = None) -> list[Event]:
     """Every instruction of one compute unit in the launch's first round, under the first hypothesis, in clk."""
-    count = math.prod(trace.info["grid"])
-    traced, resident, _ = _occupied(trace, machine, count)
-    known = reuse or reuse_of(traced, tuple(trace.info["grid"]), resident, machine, warm=True)
+    launch = _Launch(trace, machine, tuple(trace.info["grid"]), reuse=reuse)
     clock = machine.hypotheses[0]
-    share = supply(machine, clock, clock.peak_ghz, count, known)
-    groups = [traced[i % len(traced)] for i in range(resident)]
-    return simulate(groups, resident, share, machine, len(trace.instructions), log=True).events
-
-
-def _occupied(trace: Trace, machine: Machine, count: int):
-    occupied = occupancy(trace.info, machine, count)
-    resident = occupied.workgroups_per_cu
-    return programs(trace, machine, resident), resident, occupied
+    share = supply(machine, clock, clock.peak_ghz, launch.count, launch.reuse)
+    return launch.simulate(launch.order[: launch.resident], share, log=True).events
 
 
 def _with_floor(device: Interval, machine: Machine, floor: Floor) -> Interval:
@@ -122,8 +101,8 @@ def _with_floor(device: Interval, machine: Machine, floor: Floor) -> Interval:
     )
 
 
-def _like(traced: list[Program], grid: Extent, machine: Machine) -> list[Program]:
-    """The traced workgroups that stand for those which one compute unit gets, in the order it gets them."""
+def _like(traced: list[Program], grid: Extent, machine: Machine) -> list[int]:
+    """Which traced workgroups stand for those that one compute unit gets, in the order it gets them."""
     numbers = np.arange(0, math.prod(grid), machine.cus)
     ids = np.stack([numbers % grid[0], numbers // grid[0] % grid[1], numbers // (grid[0] * grid[1])], axis=1)
     sizes = np.array(grid)
@@ -131,69 +110,123 @@ def _like(traced: list[Program], grid: Extent, machine: Machine) -> list[Program
     # At the same edges first (there work is cut off), then near (some work grows along an axis).
     edges = ((ids == sizes - 1)[:, None] != (known == sizes - 1)[None]).sum(axis=2)
     apart = (abs(ids[:, None] - known[None]) / sizes).sum(axis=2)
-    return [traced[i] for i in np.argmin(edges * 4 + apart, axis=1).tolist()]
+    found: list[int] = np.argmin(edges * 4 + apart, axis=1).tolist()
+    return found
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Run:
-    """One hypothesis: the clock that its MFMA activity leaves, and the time that it gives."""
+    """A launch under one hypothesis: what it takes, at the clock that its MFMA activity leaves. `timing` is of the
+    workgroups of one compute unit that were simulated, `clk` of all that it gets."""
 
-    trace: Trace
-    machine: Machine
     clock: Clock
     us: float
-    ghz: float
+    clk: float
     timing: Timing
-    tail: float
+
+
+class _Launch:
+    """A traced launch, ready to be simulated under one hypothesis after another."""
 
     def __init__(
         self,
         trace: Trace,
         machine: Machine,
-        clock: Clock,
-        traced: list[Program],
-        order: list[Program],
-        resident: int,
-        reuse: Reuse,
-        count: int,
+        grid: Extent,
+        turns: int | None = None,
+        reuse: Reuse | None = None,
+        warm: bool = True,
     ) -> None:
-        self.trace, self.machine, self.clock = trace, machine, clock
-        self.ghz = clock.peak_ghz
-        for _ in range(2 if clock.fall_ghz else 1):
-            share = supply(machine, clock, self.ghz, count, reuse)
-            clk = self._run(order, resident, share)
-            busy = self.timing.mfma_busy / (machine.simds_per_cu * max(self.timing.clk, 1))
-            active = min(1.0, count / machine.cus)
-            ghz = clock.peak_ghz - clock.fall_ghz * busy * active
-            if abs(ghz / self.ghz - 1) < 0.02:
-                break
-            self.ghz = ghz
-        self.us = clk / self.ghz / 1e3
-        full = count / machine.cus
-        self.tail = 1 - full / math.ceil(full) if count > machine.cus else 0.0
+        self.machine, self.count = machine, math.prod(grid)
+        self.instructions = len(trace.instructions)
+        self.occupancy = occupancy(trace.info, machine, self.count)
+        self.resident = self.occupancy.workgroups_per_cu
+        self.traced = programs(trace, machine, self.resident)
+        self.shortened = shorten(self.traced, turns)
+        self.order = _like(self.traced, grid, machine)
+        grown = self._level_bytes(0)["fresh"] / max(1, self.traced[0].level_bytes["fresh"])
+        self.reuse = reuse or reuse_of(
+            self.traced, grid, self.resident, machine, warm=warm, growth=grown or 1.0
+        )
 
-    def _run(self, order: list[Program], resident: int, share) -> float:
+    @property
+    def tail(self) -> float:
+        """Share of the time in which the mean compute unit has run out of work."""
+        per_cu = self.count / self.machine.cus
+        return 1 - per_cu / math.ceil(per_cu) if per_cu > 1 else 0.0
+
+    def run(self, clock: Clock) -> _Run:
+        """The clock falls with MFMA activity, and with it what a byte of memory costs in clocks."""
+        ghz, share = clock.peak_ghz, supply(self.machine, clock, clock.peak_ghz, self.count, self.reuse)
+        clk, timing = self._simulate(share)
+        busy = timing.mfma_busy / (self.machine.simds_per_cu * timing.clk)
+        ghz -= clock.fall_ghz * busy * min(1.0, self.count / self.machine.cus)
+        fallen = supply(self.machine, clock, ghz, self.count, self.reuse)
+        if fallen != share:
+            clk, timing = self._simulate(fallen)
+        return _Run(clock, clk / ghz / 1e3, clk, timing)
+
+    def _simulate(self, share: Supply) -> tuple[float, Timing]:
         """Clocks of the compute unit with most workgroups, of which only some are simulated."""
-        per_group = max(1, sum(p.ops for p in order[:resident]) // min(resident, len(order)))
-        most = max(2 * resident, min(4 * resident, _OPS // per_group))
-        simulated = order[:most]
-        self.timing = simulate(simulated, resident, share, self.machine, len(self.trace.instructions))
-        left = len(order) - len(simulated)
+        per_group = max(1, sum(self.traced[i].ops for i in self.order[: self.resident]) // self.resident)
+        most = max(2 * self.resident, min(4 * self.resident, _OPS // per_group))
+        order = self.order[:most]
+        timing = self.simulate(order, share)
+        left = len(self.order) - len(order)
         if not left:
-            return self.timing.clk
-        ends = sorted(self.timing.ends)
-        period = (ends[-1] - ends[resident - 1]) / (len(ends) - resident)
-        return self.timing.clk + left * period
+            return timing.clk, timing
+        ends = sorted(timing.ends)
+        period = (ends[-1] - ends[self.resident - 1]) / (len(ends) - self.resident)
+        return timing.clk + left * period, timing
 
-    def utilisation(self) -> dict[str, float]:
-        """Share of the simulated time that each unit and path of the compute unit is busy."""
-        timing, simds = self.timing, self.machine.simds_per_cu
-        busy = {
-            "mfma": timing.mfma_busy / simds,
-            "valu": timing.valu_busy / simds,
-            "lds": timing.lds_busy,
-            "l1": timing.l1_busy,
-            "l2": timing.link_busy,
-            "memory": timing.deep_busy,
-        }
-        return {name: clk / timing.clk for name, clk in busy.items()}
+    def simulate(self, order: list[int], share: Supply, *, log: bool = False) -> Timing:
+        """Workgroups like those traced of these indices on one compute unit."""
+
+        def of(traced: list[Program]) -> Timing:
+            groups = [traced[i] for i in order]
+            return simulate(groups, self.resident, share, self.machine, self.instructions, log=log)
+
+        if self.shortened is None or log:
+            return of(self.traced)
+        return extrapolate(of(self.shortened.short), of(self.shortened.long), self.shortened.left)
+
+    def _level_bytes(self, index: int) -> dict[str, float]:
+        if self.shortened is not None:
+            return self.shortened.level_bytes(index)
+        return {name: float(count) for name, count in self.traced[index].level_bytes.items()}
+
+    def _mean(self, of_traced: dict[int, float]) -> float:
+        return sum(of_traced[i] for i in self.order) / len(self.order)
+
+    def bytes(self) -> dict[str, float]:
+        """Bytes of the whole grid by level."""
+        each = {i: self._level_bytes(i) for i in set(self.order)}
+        fresh, again, store = (
+            self.count * self._mean({i: found[name] for i, found in each.items()})
+            for name in ("fresh", "again", "store")
+        )
+        beyond = fresh * (1 - self.reuse.l2)
+        return {
+            "l2": fresh + again, "mall": beyond, "hbm": beyond * (1 - self.reuse.mall), "store": store
+        }  # fmt: skip
+
+    def macs(self) -> float:
+        """Multiply-adds of the whole grid."""
+        shortened = self.shortened
+        return self.count * self._mean(
+            {i: shortened.macs(i) if shortened else float(self.traced[i].macs) for i in set(self.order)}
+        )
+
+
+def _utilisation(timing: Timing, machine: Machine) -> dict[str, float]:
+    """Share of the simulated time that each unit and path of the compute unit is busy."""
+    simds = machine.simds_per_cu
+    busy = {
+        "mfma": timing.mfma_busy / simds,
+        "valu": timing.valu_busy / simds,
+        "lds": timing.lds_busy,
+        "l1": timing.l1_busy,
+        "l2": timing.link_busy,
+        "memory": timing.deep_busy,
+    }
+    return {name: clk / timing.clk for name, clk in busy.items()}

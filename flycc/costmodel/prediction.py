@@ -68,8 +68,8 @@ class Prediction:
 
     `time` is what a caller sees, `device_us` without launch and host floor. `breakdown` has shares of `time` by cause,
     which sum to 1: "mfma", "valu", "trans", "salu", "lds", "global", "scalar", "branch" (executing), "wait-vm",
-    "wait-lgkm", "barrier", "dependency", "issue" (waves waiting), "start", "tail", "launch". `bytes` are those that
-    cross into the compute units from "l1", "l2", "mall" and "hbm", and "store", of the whole grid.
+    "wait-lgkm", "barrier", "dependency", "issue" (waves waiting), "start", "tail", "launch". `bytes` are those of
+    the whole grid that come out of "l2", "mall" and "hbm", and "store".
     """
 
     kernel: str

@@ -61,18 +61,37 @@ class Op(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Program:
-    """A workgroup: for each wave its operations. `lines` are those of global memory that it touches, in rising order;
-    `level_bytes` what it asks of L1 ("l1") and of what lies beyond ("fresh", "again"), and what it stores ("store")."""
+    """A workgroup: for each wave its operations, and the addresses and multiply-adds of the kernel's instructions.
+
+    `lines` are those of global memory that it loads, in rising order.
+    """
 
     workgroup: tuple[int, int, int]
     waves: list[list[Op]]
+    addresses: list[int]
+    instruction_macs: list[int]
     lines: np.ndarray
-    level_bytes: dict[str, float]
-    macs: int
 
     @property
     def ops(self) -> int:
         return sum(map(len, self.waves))
+
+    @property
+    def macs(self) -> int:
+        """Multiply-adds of its MFMAs."""
+        return sum(self.instruction_macs[op.instruction] for ops in self.waves for op in ops)
+
+    @property
+    def level_bytes(self) -> dict[str, int]:
+        """Bytes of lines that miss L1, `fresh` and `again` as in Op, and bytes that it stores."""
+        total = dict.fromkeys(("fresh", "again", "store"), 0)
+        for ops in self.waves:
+            for op in ops:
+                if op.kind == VMEM:
+                    total["fresh"] += op.fresh
+                    total["again"] += op.again
+                    total["store"] += op.store
+        return total
 
 
 def programs(trace: Trace, machine: Machine, resident: int) -> list[Program]:
@@ -84,10 +103,11 @@ def programs(trace: Trace, machine: Machine, resident: int) -> list[Program]:
         raise ValueError("trace: it holds no waves; trace at least one workgroup of the launch")
     static = _static(trace, machine)
     accesses = _Accesses(trace, machine, resident)
-    macs = np.zeros(len(trace.instructions), np.int64)
-    for i, row in enumerate(trace.instructions):
-        if static[i].kind == MFMA:
-            macs[i] = mfma(str(row["name"]), str(row["text"])).macs
+    addresses = trace.instructions["address"].tolist()
+    macs = [
+        mfma(str(row["name"]), str(row["text"])).macs if op.kind == MFMA else 0
+        for op, row in zip(static, trace.instructions, strict=True)
+    ]
     steps_of = _steps_of_waves(trace)
     ids = np.stack([trace.waves[axis] for axis in "xyz"], axis=1)
     groups: dict[tuple[int, int, int], list[int]] = {}
@@ -96,14 +116,13 @@ def programs(trace: Trace, machine: Machine, resident: int) -> list[Program]:
     shared: dict[tuple[Op, tuple[tuple[int, ...], ...]], Op] = {}
     found = []
     for group, waves in groups.items():
-        streams, total = [], 0
+        streams = []
         for wave in waves:
             executed = trace.steps["instruction"][steps_of[wave]]
-            total += int(macs[executed].sum())
             streams.append(
                 _stream(trace, machine, static, executed, accesses.of(wave, steps_of[wave]), shared)
             )
-        found.append(Program(group, streams, accesses.lines_of(waves), accesses.bytes_of(waves), total))
+        found.append(Program(group, streams, addresses, macs, accesses.lines_of(waves)))
     return found
 
 
@@ -276,18 +295,6 @@ class _Accesses:
         mine = np.concatenate([self._of_wave[w] for w in waves])
         rows = self._trace.accesses[mine[(self._is_global & self._is_load)[mine]]]
         return np.unique(self._trace.lines[_ranges(rows["first_line"], rows["line_count"])])
-
-    def bytes_of(self, waves: list[int]) -> dict[str, float]:
-        """`Program.level_bytes` of a workgroup's waves."""
-        mine = np.concatenate([self._of_wave[w] for w in waves])
-        mine = mine[self._is_global[mine]]
-        loads = mine[self._is_load[mine]]
-        return {
-            "l1": float(self._useful[loads].sum()),
-            "fresh": float(self._fresh[loads].sum()),
-            "again": float(self._again[loads].sum()),
-            "store": float(self._useful[mine].sum() - self._useful[loads].sum()),
-        }
 
 
 def _ranges(first: np.ndarray, count: np.ndarray) -> np.ndarray:
