@@ -9,15 +9,17 @@ from torch import Tensor
 
 from flycc.contracts import Reason
 
-SUBCLASS = Reason("eager.subclass", "an operand is a tensor subclass; kernels take plain tensors")
+NOT_PLAIN = Reason(
+    "eager.plain", "an operand is of a tensor subclass, sparse or nested; kernels take plain strided tensors"
+)
 EMPTY = Reason("eager.empty", "the result is empty, so there is nothing to launch")
 
 _PLAIN = (Tensor, torch.nn.Parameter)
 
 
 def is_plain(tensor: Tensor) -> bool:
-    """Whether `tensor` is of no subclass but `Parameter`."""
-    return type(tensor) in _PLAIN
+    """Whether `tensor` is strided, not nested, and of no subclass but `Parameter`."""
+    return type(tensor) in _PLAIN and tensor.layout is torch.strided and not tensor.is_nested
 
 
 def layout(tensor: Tensor | None) -> Hashable:

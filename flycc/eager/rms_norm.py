@@ -19,7 +19,7 @@ from torch import Tensor
 
 from flycc.contracts import Reason
 from flycc.eager.calls import Calls
-from flycc.eager.operands import EMPTY, SUBCLASS, is_plain, layout
+from flycc.eager.operands import EMPTY, NOT_PLAIN, is_plain, layout
 from flycc.eager.overrides import Kernel, Overrides
 
 CALLS = Calls("rms_norm", "rms-norm")
@@ -80,7 +80,7 @@ def _above_autograd(composite: Kernel, derivative: Kernel) -> Callable[..., Any]
         if _traced():
             return composite.call_boxed(keyset, x, shape, weight, eps)
         if not _all_plain(x, weight):
-            CALLS.refuse(SUBCLASS)
+            CALLS.refuse(NOT_PLAIN)
         elif not CALLS.refused_before(_kind(x, shape, weight)):
             _thread.routed = True
             try:
@@ -141,7 +141,7 @@ def _forward(
 ) -> tuple[Tensor, Tensor] | None:
     """Results of aten::_fused_rms_norm, contiguous, or None for a call that is PyTorch's."""
     if not _all_plain(x, weight):
-        CALLS.refuse(SUBCLASS)
+        CALLS.refuse(NOT_PLAIN)
         return None
     kind = _kind(x, shape, weight)
     if CALLS.refused_before(kind) or not _fits(x, shape, weight) or _refused(CALLS, kind, x):
@@ -164,7 +164,7 @@ def _backward(
 ) -> tuple[Tensor | None, Tensor | None] | None:
     """Results of aten::_fused_rms_norm_backward, or None for a call that is PyTorch's."""
     if not (_all_plain(x, weight) and is_plain(grad)):
-        BACKWARD_CALLS.refuse(SUBCLASS)
+        BACKWARD_CALLS.refuse(NOT_PLAIN)
         return None
     kind = (_kind(x, shape, weight), layout(grad))
     if (

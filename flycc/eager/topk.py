@@ -9,7 +9,7 @@ from torch import Tensor
 
 from flycc.contracts import Reason
 from flycc.eager.calls import Calls
-from flycc.eager.operands import EMPTY, SUBCLASS, is_plain, layout
+from flycc.eager.operands import EMPTY, NOT_PLAIN, is_plain, layout
 from flycc.eager.overrides import Overrides
 
 CALLS = Calls("topk", "topk")
@@ -60,7 +60,7 @@ def _serve(
 ) -> tuple[Tensor, Tensor] | None:
     """Values and indices of `torch.topk`, contiguous, or None for a call that is PyTorch's."""
     if not is_plain(x):
-        CALLS.refuse(SUBCLASS)
+        CALLS.refuse(NOT_PLAIN)
         return None
     kind = (layout(x), k, dim, largest, sorted)
     if CALLS.refused_before(kind):
