@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TypeVar
+
 import flydsl.expr as fx
 
 from flycc.kernels.common.machine import WAVE_SIZE
 
+Addend = TypeVar("Addend", fx.Float32, fx.Vector)
 
-def sum_of_elements(values: fx.Vector) -> fx.Float32:
-    """The sum of a vector's elements, as a balanced tree."""
-    parts = [values[i] for i in range(values.numel)]
+
+def tree_sum(parts: Sequence[Addend]) -> Addend:
+    """The sum of `parts`, at least one, as a balanced tree."""
+    parts = list(parts)
     while len(parts) > 1:
         parts = [parts[i] + parts[i + 1] if i + 1 < len(parts) else parts[i] for i in range(0, len(parts), 2)]
     return parts[0]
+
+
+def sum_of_elements(values: fx.Vector) -> fx.Float32:
+    """The sum of a vector's elements."""
+    return tree_sum([values[i] for i in range(values.numel)])
 
 
 def sum_over_threads(
@@ -31,7 +41,7 @@ def sum_over_threads(
             fx.Float32(fx.ptr_load(scratch + (lane + first), result_type=fx.Float32.ir_type))
             for first in range(0, threads, WAVE_SIZE)
         ]
-        value = sum_of_elements(fx.Vector.from_elements(parts, fx.Float32))
+        value = tree_sum(parts)
     distance = min(threads, WAVE_SIZE) // 2
     while distance:
         value = value + fx.gpu.shuffle_xor(value, distance, WAVE_SIZE)

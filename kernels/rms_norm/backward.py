@@ -13,7 +13,7 @@ import flydsl.compiler as flyc
 import flydsl.expr as fx
 
 from flycc.kernels.common.machine import WAVE_SIZE
-from flycc.kernels.common.reduce import sum_of_elements, sum_over_threads
+from flycc.kernels.common.reduce import sum_of_elements, sum_over_threads, tree_sum
 from flycc.kernels.rms_norm.gradient import (
     GradientRows,
     Numbers,
@@ -43,8 +43,9 @@ def one_turn(
     terms = [rows.terms(place) for place in places]
     weighted = [rows.weighted(place, grad) for place, (grad, _) in zip(places, terms, strict=True)]
     parts = [sum_of_elements(w * n) for w, (_, n) in zip(weighted, terms, strict=True)]
-    total = sum_of_elements(fx.Vector.from_elements(parts, fx.Float32))
-    mean = sum_over_threads(total, config.threads, thread, scratch) / rows.row.columns.to(fx.Float32)
+    mean = sum_over_threads(tree_sum(parts), config.threads, thread, scratch) / rows.row.columns.to(
+        fx.Float32
+    )
     for place, w, (_, normalised) in zip(places, weighted, terms, strict=True):
         rows.write(place, w, normalised, mean)
     if rows.variant.weight == "none":

@@ -12,7 +12,7 @@ from typing import Any
 import flydsl.compiler as flyc
 import flydsl.expr as fx
 
-from flycc.kernels.common.reduce import sum_of_elements, sum_over_threads
+from flycc.kernels.common.reduce import sum_of_elements, sum_over_threads, tree_sum
 from flycc.kernels.rms_norm.gradient import (
     GradientRows,
     Numbers,
@@ -28,9 +28,8 @@ from flycc.kernels.rms_norm.variant import BackwardVariant
 
 def add_products(rows: GradientRows, places: list[Place], total: fx.Float32) -> fx.Float32:
     """`total` + what `places` add to the sum of weighted gradient times normalised x."""
-    for grad, normalised, place in [(*rows.terms(place), place) for place in places]:
-        total = total + sum_of_elements(rows.weighted(place, grad) * normalised)
-    return total
+    terms = [(*rows.terms(place), place) for place in places]
+    return total + tree_sum([sum_of_elements(rows.weighted(place, grad) * n) for grad, n, place in terms])
 
 
 def write_dx(rows: GradientRows, places: list[Place], mean: fx.Float32) -> None:

@@ -16,14 +16,14 @@ ACCESS_BYTES = 16
 GROUP_THREADS = 256
 #: Fewest work-items of a row: as many as a row may have elements beyond its 16-byte vectors.
 MIN_THREADS = 8
-#: Registers of a work-item that may hold its part of a row, as float32, of the 128 that each of 1024 has: with
-#: ease, and if nothing else helps.
+#: Registers of a work-item that may hold its part of a row, as float32, of the 128 that each of 1024 has.
 ROW_REGISTERS = 64
-MOST_ROW_REGISTERS = 92
+#: The same where LDS is full, by the elements of a vector: 16-bit ones take some registers to pack and unpack.
+MOST_ROW_REGISTERS = {4: 92, 8: 64}
 #: LDS that may hold 16-byte vectors of a row, beside the scratch of the reduction.
 ROW_LDS_BYTES = 144 * 1024
-#: Columns of a work-item whose gradients, normalised values and sums over rows fit into registers.
-BACKWARD_COLUMNS = 32
+#: Columns of a row whose gradients, normalised values and sums over rows fit into a workgroup's registers.
+BACKWARD_COLUMNS = 24 * 1024
 #: Waves that a backward kernel asks of every compute unit.
 WAVES_PER_UNIT = 8
 #: 16-byte accesses of a work-item in flight at a time, where a row does not fit into registers and LDS.
@@ -134,7 +134,7 @@ def _for_row(count: int, width: int) -> RmsNormConfig:
     """For rows of `count` vectors of `width` elements."""
     threads, slots = _threads_and_slots(count)
     in_lds = min(max(0, slots - ROW_REGISTERS // width), ROW_LDS_BYTES // (threads * ACCESS_BYTES))
-    if slots - in_lds > MOST_ROW_REGISTERS // width:
+    if slots - in_lds > MOST_ROW_REGISTERS[width] // width:
         return RmsNormConfig(MAX_THREADS, 1, STREAM_VECTORS, stream=True)
     return RmsNormConfig(threads, max(1, GROUP_THREADS // threads), slots - in_lds, in_lds)
 
@@ -167,7 +167,7 @@ def plan_backward(problem: RmsNormBackwardProblem) -> tuple[BackwardStep, ...] |
     columns = problem.columns if isinstance(problem.columns, int) else GROUP_THREADS
     count = columns // width
     threads, slots = _threads_and_slots(count)
-    if slots * width <= BACKWARD_COLUMNS:
+    if threads * slots * width <= BACKWARD_COLUMNS:
         config = RmsNormConfig(threads, max(1, GROUP_THREADS // threads), slots)
         steps = [_shared_out("both", config, rows, 1)]
     else:

@@ -16,7 +16,7 @@ from flydsl.expr import rocdl
 from flycc.kernels.common import vectors
 from flycc.kernels.common.arguments import numbers
 from flycc.kernels.common.machine import WAVE_SIZE
-from flycc.kernels.common.reduce import sum_of_elements, sum_over_threads
+from flycc.kernels.common.reduce import sum_of_elements, sum_over_threads, tree_sum
 from flycc.kernels.common.vectors import ACCESS_BYTES, ELEMENTS
 from flycc.kernels.rms_norm.config import ROW_REGISTERS
 from flycc.kernels.rms_norm.kernarg import FORWARD
@@ -55,10 +55,22 @@ class Kept:
         return self._lds + (index * self._threads + self._thread) * (ACCESS_BYTES // 4)
 
 
-def add_squares(values: fx.Vector, total: fx.Vector) -> fx.Vector:
-    """`total` + the squares of `values`, each rounded once to float32."""
-    wide = values.to(fx.Float32)
-    return fx.math.fma(wide, wide, total)
+def sum_of_squares(values: list[fx.Vector]) -> fx.Vector:
+    """The sum of the squares of `values`, element by element, in float32: a balanced tree."""
+    wide = [value.to(fx.Float32) for value in values]
+    parts = [a * a for a in wide[::2]]
+    for i, b in enumerate(wide[1::2]):
+        parts[i] = fx.math.fma(b, b, parts[i])
+    return tree_sum(parts)
+
+
+def inverse_root(value: fx.Float32) -> fx.Float32:
+    """1 / sqrt(value), rounded but a little more than once: a Newton step, its residual in twice float32's digits."""
+    root = fx.math.rsqrt(value)
+    product = value * root
+    residual = fx.math.fma(product, root, -1.0) + fx.math.fma(value, root, -product) * root
+    # 0 and infinity are their own best approximation, and have a residual of NaN.
+    return (residual == residual).select(fx.math.fma(root * -0.5, residual, root), root)
 
 
 @dataclass(frozen=True)
@@ -102,9 +114,7 @@ class ForwardRows:
 
 def read_step(rows: ForwardRows, row: Row, count: int, first: fx.Int32, total: fx.Vector) -> fx.Vector:
     """`total` + the squares of the work-item's `count` vectors after the row's `first`, all of which exist."""
-    for h in rows.read(row.vectors(count, first, checked_from=count)):
-        total = add_squares(h, total)
-    return total
+    return total + sum_of_squares(rows.read(row.vectors(count, first, checked_from=count)))
 
 
 def write_step(rows: ForwardRows, row: Row, count: int, first: fx.Int32, rstd: fx.Float32) -> None:
@@ -169,17 +179,18 @@ def build(variant: ForwardVariant) -> tuple[Any, tuple[Any, ...]]:
             for step in range(steps):
                 total = read_step(rows, row, config.slots, step * span, total)
         for group in fx.range_constexpr(0, config.slots, in_flight):
-            for h in rows.read(places[group : group + in_flight]):
+            values = rows.read(places[group : group + in_flight])
+            for h in values:
                 kept.append(h)
-                total = add_squares(h, total)
+            total = total + sum_of_squares(values)
             rocdl.sched_barrier(0)
         edges = [row.edge()] if variant.edges else []
         kept_edges = rows.read(edges)
         square = sum_of_elements(total)
-        for h in kept_edges:
-            square = square + add_squares(h, fx.Vector.filled(1, 0.0, fx.Float32))[0]
+        if fx.const_expr(variant.edges):
+            square = square + sum_of_squares(kept_edges)[0]
         square = sum_over_threads(square, config.threads, thread, scratch)
-        scale = 1.0 / fx.math.sqrt(square / columns.to(fx.Float32) + shape.eps)
+        scale = inverse_root(square / columns.to(fx.Float32) + shape.eps)
 
         if fx.const_expr(config.stream):
             for step in range(steps):

@@ -132,12 +132,11 @@ def _check(problem: TopkProblem, rows: int, n: int, k: int) -> Reason | None:
 def _chunk(family: type[Variant], rows: int, n: int, k: int) -> int:
     """Elements that one workgroup, or wave, looks at: all `n`, or less to keep the machine busy or in registers."""
     least = max(_MIN_CHUNK[family], _CHUNK_PER_K * k)
-    wanted = -(-COMPUTE_UNITS // rows)
     if family is RegisterVariant:
-        wanted *= 4  # waves, not workgroups
+        wanted = -(-4 * COMPUTE_UNITS // rows)  # a wave for each SIMD
     else:
         threads, items = _RESIDENT[-1]
-        wanted = max(wanted, -(-n // (threads * items)))
+        wanted = max(-(-COMPUTE_UNITS // rows), -(-n // (threads * items)))
     parts = min(wanted, n // least, MAX_GRID_YZ)
     while parts > 1:
         chunk = -(-n // parts // 8) * 8

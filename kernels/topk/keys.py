@@ -31,27 +31,29 @@ class KeyOrder:
 
     def key(self, word: fx.Uint32) -> fx.Uint32:
         """The key of an element's bits (uint32, a 16-bit element in the upper half)."""
+        # A Python number that is no int32 would make FlyDSL widen the arithmetic to 64 bits.
+        sign = fx.Uint32(_SIGN)
         if self.dtype == "i32":
-            key = word ^ _SIGN
+            key = word ^ sign
         else:
             magnitude = word & _MAGNITUDE
-            negative = word >= _SIGN
-            ordered = negative.select(~word, word ^ _SIGN)
-            number = (magnitude == 0).select(fx.Uint32(_SIGN), ordered)
+            ordered = (word >= sign).select(~word, word ^ sign)
+            number = (magnitude == 0).select(sign, ordered)
             key = (magnitude > _INFINITY[self.dtype]).select(fx.Uint32(_ALL), number)
         return key if self.largest else ~key
 
     def word(self, key: fx.Uint32) -> fx.Uint32:
         """The bits of an element with this key, but for those of `ambiguous` keys."""
+        sign = fx.Uint32(_SIGN)
         ordered = key if self.largest else ~key
         if self.dtype == "i32":
-            return ordered ^ _SIGN
-        return (ordered >= _SIGN).select(ordered ^ _SIGN, ~ordered)
+            return ordered ^ sign
+        return (ordered >= sign).select(ordered ^ sign, ~ordered)
 
     def ambiguous(self, key: fx.Uint32) -> fx.Boolean:
         """Whether elements of different bits have this key: the zeros, and the NaN."""
         ordered = key if self.largest else ~key
-        return (ordered == _SIGN) | (ordered == _ALL)
+        return (ordered == fx.Uint32(_SIGN)) | (ordered == fx.Uint32(_ALL))
 
 
 def pair_of(key: fx.Uint32, place: fx.Int32) -> fx.Uint64:

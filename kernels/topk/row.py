@@ -74,7 +74,7 @@ class Row:
         )
         if self.order.bits == 32:
             return words
-        return [half for word in words for half in (word << 16, word & 0xFFFF_0000)]
+        return [half for word in words for half in (word << 16, word & fx.Uint32(0xFFFF_0000))]
 
 
 @dataclass(frozen=True)

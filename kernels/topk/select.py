@@ -18,7 +18,7 @@ from flydsl.expr.typing import T
 
 from flycc.kernels.common.machine import WAVE_SIZE
 from flycc.kernels.topk.host import Shape, host
-from flycc.kernels.topk.keys import KeyOrder, key_and_place, pair_of
+from flycc.kernels.topk.keys import KeyOrder, key_and_place
 from flycc.kernels.topk.row import rows_and_results
 from flycc.kernels.topk.variant import SelectVariant
 from flycc.kernels.topk.workgroup import (
@@ -147,6 +147,7 @@ def build(variant: SelectVariant) -> tuple[Any, tuple[Any, ...]]:
         lds = fx.SharedAllocator()
         bins = lds.allocate(fx.Array[fx.Int32, digits, 16]).peek().ptr
         scratch = lds.allocate(fx.Array[fx.Int32, waves + 3, 16]).peek().ptr
+        found = lds.allocate(fx.Array[fx.Int32, 2, 16]).peek().ptr
         counts = lds.allocate(fx.Array[fx.Int32, 2 * loads * waves, 16]).peek().ptr
         clear_words(bins + thread * share, share)
 
@@ -169,6 +170,9 @@ def build(variant: SelectVariant) -> tuple[Any, tuple[Any, ...]]:
             # What the last bin holds is wanted to the last one: no need to tell its keys apart.
             level = (having == wanted).select(fx.Int32(passes), level + 1)
 
+        if thread == 0:
+            fx.ptr_store(fx.Int32(prefix).ir_value(), found)
+            fx.ptr_store(fx.Int32(mask).ir_value(), found + 1)
         better_before, equal_before = fx.Int32(0), fx.Int32(0)
         best = k - wanted
 
@@ -195,9 +199,11 @@ def build(variant: SelectVariant) -> tuple[Any, tuple[Any, ...]]:
                 fx.ptr_store(better_below.ir_value(), counts + entry)
                 fx.ptr_store(equal_below.ir_value(), counts + (entry + loads * waves))
             fx.gpu.barrier()
+            # From memory, so that LLVM makes the comparisons anew: it would keep all ballots from above.
+            prefix_again, mask_again = (fx.Uint32(uniform(fx.ptr_load(found + i))) for i in range(2))
             for j in range_constexpr(loads):
-                betters = [(key & mask) > prefix for key in keys[j]]
-                equals = [(key & mask) == prefix for key in keys[j]]
+                betters = [(key & mask_again) > prefix_again for key in keys[j]]
+                equals = [(key & mask_again) == prefix_again for key in keys[j]]
                 better_masks = [rocdl.ballot(T.i64, one) for one in betters]
                 equal_masks = [rocdl.ballot(T.i64, one) for one in equals]
                 anyone = fx.Int64(0)
@@ -223,7 +229,9 @@ def build(variant: SelectVariant) -> tuple[Any, tuple[Any, ...]]:
                 fx.ptr_store(fx.Uint64(0).ir_value(), pairs + fx.Int32(i))
 
             def sink(at: fx.Int32, key: fx.Uint32, at_place: fx.Int32) -> None:
-                fx.ptr_store(pair_of(key, at_place).ir_value(), pairs + at)
+                # The two halves of a pair. As one number LLVM would form it where the key is, for every element.
+                halves = fx.Vector.from_elements([~at_place, fx.Int32(key)], fx.Int32)
+                fx.ptr_store(halves.ir_value(), pairs + at)
         else:
 
             def sink(at: fx.Int32, key: fx.Uint32, at_place: fx.Int32) -> None:
