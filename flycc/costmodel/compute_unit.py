@@ -300,7 +300,7 @@ def simulate(
                         done_at = max(done_at, deep_free)
                 if wave.cold_global:
                     wave.cold_global = False
-                    latency = max(latency, machine.global_cold_clk)
+                    done_at = max(done_at, at + machine.global_cold_clk - latency)
             lds_free = max(lds_free, begin) + lds_clk if lds_clk else lds_free
             end = max(int(done_at) + latency, wave.vm[-1] if wave.vm else 0)
             wave.vm.append(end)

@@ -58,8 +58,8 @@ class Machine:
 
     # LDS.
     lds_latency_clk: int = 40  # [S] read of 4 or 8 bytes a lane, and any write; plus conflicts
-    lds_wide_latency_clk: int = 24  # [M] read of 16 bytes a lane: this and, for each phase, what follows:
-    lds_phase_latency_clk: int = 8  # [M] 56 for 64 lanes [S], 32 for 16 lanes [M]
+    lds_wide_latency_clk: int = 8  # [M] read of 16 bytes a lane: this and, for each phase, what follows:
+    lds_phase_latency_clk: int = 12  # [M] 56 for 64 lanes [S] (4 phases), 32 for lanes 0-15 [M] (2 phases)
     lds_queue: int = 16  # [S]
     lanes_clk: int = 2  # [?] ds_bpermute and its like, of the LDS pipe; latency as a read of 4 bytes
 
@@ -70,7 +70,7 @@ class Machine:
     l2_hit_clk: int = 300  # [?] CDNA3: 250 to 310
     mall_clk: int = 600  # [?] CDNA3: about 500 at 2.1 GHz
     hbm_clk: int = 900  # [?] CDNA3: 750 to 850 at 2.1 GHz
-    global_cold_clk: int = 1892  # [M] first access of a workgroup of a launch's first round
+    global_cold_clk: int = 1892  # [M] first load of a wave in a launch's first round, from issue to use
     store_clk: int = 300  # [?] until the write is acknowledged by L2
     atomic_clk: int = 400  # [?] performed in L2
     l1_bytes_per_clk: int = 64  # [S] of a compute unit

@@ -116,9 +116,13 @@ def _count(shared: list[np.ndarray], depends: tuple[bool, ...]) -> int:
 
 
 def supply(machine: Machine, clock: Clock, ghz: float, workgroups: int, reuse: Reuse) -> Supply:
-    """A compute unit's share when `workgroups` are spread over the device, at a core clock of `ghz`."""
-    active = min(machine.cus, workgroups)
-    on_xcd = -(-active // machine.xcds)
+    """A compute unit's share when `workgroups` are spread over the device, at a core clock of `ghz`.
+
+    Compute units work on them in turns, in the last of which some are idle: `active` is their mean number, so that all
+    workgroups' bytes together take what the device's bandwidth allows.
+    """
+    active = workgroups / -(-workgroups // machine.cus)
+    on_xcd = max(1.0, active / machine.xcds)
     link = max(1 / min(machine.l1_bytes_per_clk, clock.operand_bytes_per_clk * clock.peak_ghz / ghz),
                on_xcd / machine.l2_read_bytes_per_clk_per_xcd)  # fmt: skip
     clk_per_byte = active * ghz * 1e9 / 1e12  # of one compute unit's share of 1 TB/s

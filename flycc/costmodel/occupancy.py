@@ -20,8 +20,8 @@ def occupancy(info: dict[str, Any], machine: Machine, workgroups: int) -> Occupa
     by_registers = min(machine.waves_per_simd, machine.vgprs_per_lane // vgprs)
     limits = {
         "vgprs": machine.simds_per_cu * by_registers // waves,
-        "lds": machine.lds_bytes_per_cu // lds if lds else machine.workgroups_per_cu,
         "waves": machine.simds_per_cu * machine.waves_per_simd // waves,
+        "lds": machine.lds_bytes_per_cu // lds if lds else machine.workgroups_per_cu,
         "workgroups": machine.workgroups_per_cu,
         "grid": -(-workgroups // machine.cus),
     }

@@ -192,11 +192,13 @@ class _Accumulators:
     def __init__(self, trace: Trace) -> None:
         self._trace = trace
         self._group = {name: np.full(512, -1, np.int64) for name in FILES}
+        self._results: set[tuple[str, int, int]] = set()
         count = 0
         for i, row in enumerate(trace.instructions):
             if UNITS[row["unit"]] != "MFMA":
                 continue
             for file, first, size in self._ranges(i, written=True):
+                self._results.add((file, first, size))
                 members = self._group[file]
                 here = members[first : first + size]
                 merged = set(here[here >= 0].tolist())
@@ -230,9 +232,12 @@ class _Accumulators:
         return self._groups(ranges)
 
     def sources(self, instruction: int) -> tuple[int, ...]:
-        """Groups an MFMA must wait for: not those it accumulates in place, whose next use the pipe forwards."""
-        written = self._ranges(instruction, written=True)
-        return self._groups([r for r in self._ranges(instruction, written=False) if r not in written])
+        """Groups an MFMA must wait for: not that of a C which an MFMA wrote as it stands, for the pipe forwards it."""
+        written, read = self._ranges(instruction, written=True), self._ranges(instruction, written=False)
+        # A, B, C, and the scales; or for a sparse one A, B, index, and the result that it adds to.
+        c_at = 2 if len(read) > 2 and read[2][2] == written[0][2] else 3
+        forwarded = read[c_at : c_at + 1] if set(read[c_at : c_at + 1]) <= self._results else []
+        return self._groups([r for r in read if r not in forwarded])
 
 
 class _Accesses:
