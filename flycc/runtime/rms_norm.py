@@ -327,7 +327,7 @@ def _backward_in_pytorch(
     normalised = h * scale
     dweight = x.new_empty(0)
     if weight is not None:
-        dweight = (g * normalised).reshape(-1, x.shape[-1]).sum(0).to(weight.dtype)
+        dweight = (g * normalised).sum_to_size(x.shape[-1]).to(weight.dtype, copy=True)
         g = g * (weight.to(wide) + 1 if weight_offset else weight.to(wide))
     dx = scale * (g - normalised * (g * normalised).mean(-1, keepdim=True))
     return dx.to(x.dtype).contiguous(), dweight
