@@ -43,6 +43,8 @@ def _grid(tiles: Sequence[_Tile], splits: Sequence[int] = (1,)) -> tuple[tuple[i
 
 
 _SPLITS = (1, 2, 3, 4, 6, 8, 12, 16)
+#: Of kernels that do not split K over workgroups: a few stand for waves that share K, and for tiles not listed here.
+_WAVE_SPLITS = (1, 2, 4)
 #: Macro tiles of a library with many, for elements of 2 bytes.
 _LIBRARY: tuple[_Tile, ...] = (
     *((m, n, 64) for m, n in product((64, 128, 192, 256), repeat=2)),
@@ -65,7 +67,7 @@ class Peer:
     source: str
     tiles: tuple[tuple[int, ...], ...]
     like: str | None = None
-    #: A library without tuned configurations for few columns: one workgroup a tile, of as many rows as there are.
+    #: A library without tuned configurations for few columns: square tiles, larger with M.
     untuned_below_n: int = 0
     #: Groups one after another, each a product of this class that the host launches; the time of a launch is fitted.
     sequence_of: str | None = None
@@ -153,39 +155,17 @@ PEERS: tuple[Peer, ...] = (
             ((32, 128, 256), (64, 128, 256), (96, 128, 256), (128, 128, 256), (64, 512, 256), (128, 256, 256))
             + ((128, 384, 256), (96, 512, 256), (256, 256, 256)),
         ),
-        like="scaled_gemm/aiter-asm-mxfp4/mxfp4",
     ),
-    Peer("flydsl", "gemm", BF16, _PYTORCH, _grid(_LIBRARY), like="gemm/aiter-aten/bf16"),
-    Peer("triton", "gemm", BF16, _PYTORCH, _grid(_LIBRARY), like="gemm/aiter-aten/bf16"),
-    Peer("aten", "gemm", BF16, _PYTORCH, _grid(_LIBRARY, _SPLITS), like="gemm/aiter-aten/bf16"),
-    Peer(
-        "flydsl",
-        "scaled_gemm",
-        MXFP8,
-        _PYTORCH,
-        _grid(_LIBRARY_BYTES, (1, 2, 4, 8)),
-        like="gemm/aiter-flydsl-fp8/fp8",
-    ),
+    Peer("flydsl", "gemm", BF16, _PYTORCH, _grid(_LIBRARY, _WAVE_SPLITS)),
+    Peer("triton", "gemm", BF16, _PYTORCH, _grid(_LIBRARY, _WAVE_SPLITS)),
+    Peer("aten", "gemm", BF16, _PYTORCH, _grid(_LIBRARY, _WAVE_SPLITS)),
+    Peer("flydsl", "scaled_gemm", MXFP8, _PYTORCH, _grid(_LIBRARY_BYTES, _WAVE_SPLITS)),
     Peer("aten", "scaled_gemm", MXFP8, _PYTORCH, _grid(_LIBRARY_BYTES), like="gemm/aiter-flydsl-fp8/fp8"),
-    Peer(
-        "flydsl",
-        "scaled_gemm",
-        MXFP4,
-        _PYTORCH,
-        _grid(_LIBRARY_NIBBLES, (1, 2, 4, 8)),
-        like="scaled_gemm/aiter-asm-mxfp4/mxfp4",
-    ),
-    Peer(
-        "aten",
-        "scaled_gemm",
-        MXFP4,
-        _PYTORCH,
-        _grid(_LIBRARY_NIBBLES),
-        like="scaled_gemm/aiter-asm-mxfp4/mxfp4",
-    ),
+    Peer("flydsl", "scaled_gemm", MXFP4, _PYTORCH, _grid(_LIBRARY_NIBBLES)),
+    Peer("aten", "scaled_gemm", MXFP4, _PYTORCH, _grid(_LIBRARY_NIBBLES)),
     Peer("flydsl", "grouped_gemm", BF16, _PYTORCH, _grid(_LIBRARY), like="gemm/flydsl/bf16"),
     Peer("triton", "grouped_gemm", BF16, _PYTORCH, _grid(_LIBRARY), like="gemm/triton/bf16"),
-    Peer("aten", "grouped_gemm", BF16, _PYTORCH, _grid(_LIBRARY, _SPLITS), sequence_of="gemm/aten/bf16"),
+    Peer("aten", "grouped_gemm", BF16, _PYTORCH, (), sequence_of="gemm/aten/bf16"),
 )
 BY_KEY = {peer.key: peer for peer in PEERS}
 
@@ -260,12 +240,10 @@ def best_parts_us(
 
 
 def sequence_parts_us(each: Peer, c: Constants, problem: Product, launch_us: float) -> dict[str, float]:
-    """Parts of the time of the groups of `problem` run one after another, the host launching one each `launch_us`."""
+    """Parts of the time of the groups of `problem` run one after another, `launch_us` between them."""
     groups = [replace(problem, rows=(m,)) for m in problem.rows if m]
     parts, _ = best_parts_us(each, c, groups, each.tiles)
-    device = sum(values for name, values in parts.items() if name != "launch")
-    host = np.maximum(launch_us - device, 0.0)
-    return {**{name: float(v.sum()) for name, v in parts.items()}, "launch": c.launch_us + float(host.sum())}
+    return {**{name: float(v.sum()) for name, v in parts.items()}, "launch": launch_us * len(groups)}
 
 
 def _work(problems: Sequence[Product], tiles: Tiles, fmt: Format) -> Work:
@@ -291,9 +269,6 @@ def _allowed(peer: Peer, problems: Sequence[Product], tiles: Tiles) -> NDArray[n
     allowed = (tiles.split == 1) | (np.ceil(k / tiles.k) >= MIN_SPLIT_STEPS * tiles.split)
     if peer.untuned_below_n:
         few = np.array([[p.n < peer.untuned_below_n] for p in problems])
-        m = np.array([[p.m] for p in problems])
-        sizes = np.unique(tiles.m)
-        rows = sizes[np.minimum(np.searchsorted(sizes, m), len(sizes) - 1)]
-        columns = tiles.n == np.max(tiles.n[tiles.m == sizes[0]])
-        allowed &= ~few | ((tiles.split == 1) & (tiles.m == rows) & columns)
+        side = np.array([[64 if p.m <= 64 else 128 if p.m <= 512 else 256] for p in problems])
+        allowed &= ~few | ((tiles.split == 1) & (tiles.m == side) & (tiles.n == side) & (tiles.k == 64))
     return allowed

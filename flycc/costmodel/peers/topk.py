@@ -1,8 +1,8 @@
 """Peers of top-k of M rows of N: a host floor, rounds of rows, and how long a row takes.
 
 `flydsl` has two ways. "register" keeps rows in registers and takes K maxima: memory, then K times a scan. "radix" gives a
-row to a workgroup whose LDS holds the result, so that a compute unit works on fewer rows at once the larger K is. ATen's
-radix selection passes over the row again and again: from L2, while the resident rows fit there.
+row to a workgroup whose LDS holds the result, so that a compute unit works on fewer rows at once the larger K is. ATen
+takes a radix selection in passes over all rows, longer rows by several workgroups that must agree, and a sort.
 """
 
 from __future__ import annotations
@@ -23,6 +23,9 @@ REGISTER_K = (2, 4, 8, 16)
 REGISTER_N = 8192
 #: Resident workgroups of the radix way: up to this K, so many in a compute unit.
 RESIDENT = ((128, 3), (512, 2))
+#: [S] ATen: elements that one workgroup takes at most, and the sizes that it sorts results in.
+WORKGROUP_ELEMENTS = 16384
+SORT_BUCKETS = (32, 128, 1024, 4096)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,22 +49,22 @@ class RadixConstants:
 
 @dataclass(frozen=True, slots=True)
 class AtenConstants:
-    """A floor; a row's time alone, as above; and nanoseconds of an element under load, of rows in L2 and beyond it."""
+    """Over the whole device: picoseconds of an element, nanoseconds of a row, and of one shared by several workgroups;
+    `sort_us` is that of one doubling of the bucket that the results are sorted in."""
 
-    floor_us: float
     launch_us: float
-    row_us: float
-    element_ns: float
-    near_ns: float
-    far_ns: float
+    sort_us: float
+    element_ps: float
+    row_ns: float
+    shared_row_ns: float
 
 
 START = {
-    "register": RegisterConstants(18.6, 6.0, 70.0),
-    "register-deterministic": RegisterConstants(26.5, 9.0, 70.0),
+    "register": RegisterConstants(18.6, 6.0, 0.07),
+    "register-deterministic": RegisterConstants(26.5, 9.0, 0.07),
     "radix": RadixConstants(15.0, 28.0, 1.0, 1.1),
     "radix-deterministic": RadixConstants(17.0, 32.0, 1.15, 1.1),
-    "aten": AtenConstants(33.5, 21.0, 7.0, 3.2, 1.55, 2.25),
+    "aten": AtenConstants(25.0, 5.0, 7.0, 5.0, 125.0),
 }
 
 
@@ -90,17 +93,16 @@ def radix_us(m: Array, n: Array, k: Array, c: RadixConstants) -> dict[str, Array
 
 
 def aten_us(m: Array, n: Array, k: Array, c: AtenConstants) -> dict[str, Array]:
-    """Modelled microseconds of each part; K hardly matters."""
-    rows_per_cu = np.ceil(m / MI350.cus)
-    in_l2 = (
-        MI350.l2_bytes_per_xcd / MI350.cus_per_xcd / ELEMENT_BYTES
-    )  # elements of a row, one a compute unit
-    far = 1 / (1 + (in_l2 / 2 / n) ** 2)
-    element_ns = c.near_ns + (c.far_ns - c.near_ns) * far
-    device = np.maximum(c.row_us + c.element_ns * n * 1e-3, rows_per_cu * element_ns * n * 1e-3)
+    """Modelled microseconds of each part."""
+    bucket = np.select(
+        [k <= most for most in SORT_BUCKETS], [float(most) for most in SORT_BUCKETS], SORT_BUCKETS[-1]
+    )
+    row_ns = c.row_ns + np.where(n > WORKGROUP_ELEMENTS, c.shared_row_ns, 0.0)
     return {
-        "launch": c.launch_us + np.maximum(c.floor_us - c.launch_us - device, 0.0) + 0 * k,
-        "selection": device + 0 * k,
+        "launch": c.launch_us + 0 * n,
+        "memory": m * n * c.element_ps * 1e-6,
+        "selection": m * row_ns * 1e-3,
+        "sort": c.sort_us * np.log2(bucket / 16),
     }
 
 
