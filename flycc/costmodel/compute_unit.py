@@ -1,9 +1,8 @@
-"""One compute unit executing workgroups: issue, pipes, counters, barriers, in clocks.
+"""One compute unit executing workgroups: issue, matrix and vector pipes, counters and barriers, in clocks.
 
 Every SIMD issues in slots of 4 clk, at most one instruction for each unit in a slot, the waves in the order of their
-priority and age. A wave issues in order, at most one instruction in a slot, and goes on while pipes and memory work;
-what makes it wait is a busy unit, an MFMA's result, an s_waitcnt or a barrier. LDS pipe, L1 bus and all that lies
-beyond are shared by the four SIMDs; a bus or level serves requests one after another, at its bytes a clock.
+priority and age. A wave issues in order, at most one instruction in a slot, and goes on while pipes and memory work.
+What makes it wait is a busy unit or full queue, an MFMA's result, an s_waitcnt or a barrier.
 """
 
 from __future__ import annotations
@@ -13,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from flycc.costmodel.machine import Machine
+from flycc.costmodel.paths import GlobalPath, LdsPath, Supply
 from flycc.costmodel.streams import (
     BARRIER,
     BRANCH,
@@ -30,29 +30,18 @@ from flycc.costmodel.streams import (
     Program,
 )
 
-#: Why a wave waited.
+#: Why a wave waited: for a free unit by its name, for an MFMA's result, at an s_waitcnt, at a barrier, to be started.
 STALLS = ("issue", "mfma", "valu", "lds", "global", "dependency", "wait-vm", "wait-lgkm", "barrier", "start")
 _ISSUE, _MFMA, _VALU, _LDS, _GLOBAL, _DEPENDENCY, _WAIT_VM, _WAIT_LGKM, _BARRIER, _START = range(len(STALLS))
 
+#: Units that are busy for more than a slot, or have a queue, by kind of operation; the stall of waiting for it.
+_UNIT_STALL = {MFMA: _MFMA, VALU: _VALU, LDS: _LDS, VMEM: _GLOBAL}
+
 
 @dataclass(frozen=True, slots=True)
-class Supply:
-    """What one compute unit gets from beyond L1: clocks a byte of each path, and latencies in clk.
-
-    `link` from L2, `deep` for a byte of a workgroup's fresh lines from MALL and HBM (less than a byte's cost where L2
-    holds a share of them), `store` to L2, `drain` of stores to memory.
-    """
-
-    link: float
-    deep: float
-    store: float
-    drain: float
-    fresh_latency: int
-
-
-@dataclass(slots=True)
 class Event:
-    """One executed instruction on the timeline, in clk: waits from `ready` to `issue`, in its unit until `end`."""
+    """One executed instruction on the timeline, in clk: waits from `ready` to `issue`, for a cause out of STALLS, and
+    is done, or its result there, at `end`. `group` counts the workgroups, `wave` the waves of each."""
 
     group: int
     wave: int
@@ -64,12 +53,13 @@ class Event:
     stall: str
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Timing:
-    """`ends` of the workgroups in the order given, and `clk` when the last one and its stores are done.
+    """What a simulation took, in clk.
 
-    `counts` and `stalls` by instruction (clk summed over waves, by STALLS); `mfma_busy` clk of the four pipes together,
-    `lds_busy`, `l1_busy`, `link_busy` and `deep_busy` of the paths.
+    `ends` of the workgroups in the order given; `clk` when the last one and all stores are done. `counts` and `stalls`
+    (by STALLS) by instruction, summed over waves. `mfma_busy` and `valu_busy` of the four pipes together, the other
+    three of L1's bus, of the link to L2 and of what lies beyond.
     """
 
     clk: int
@@ -86,7 +76,7 @@ class Timing:
 
 
 class _Group:
-    """A resident workgroup: its waves still running, those at the barrier with the time they came, its SIMDs."""
+    """A resident workgroup: how many of its waves run, those that wait at a barrier, and the SIMDs they are on."""
 
     __slots__ = ("cold", "number", "running", "simds", "waiting")
 
@@ -96,20 +86,203 @@ class _Group:
 
 
 class _Wave:
+    """`ready` is when it could issue the next operation if nothing were in the way; `stall` what was, so far."""
+
     __slots__ = (
-        "accumulators", "age", "cold_global", "group", "lgkm", "mfma_slot", "ops", "position", "priority", "ready",
-        "simd", "slot", "stall", "vm",
+        "accumulators", "age", "cold", "group", "lds_slot", "lgkm", "ops", "position", "priority", "ready", "simd",
+        "slot", "stall", "vm",
     )  # fmt: skip
 
     def __init__(self, age: int, ops: list[Op], simd: int, group: _Group, slot: int, ready: int) -> None:
         self.age, self.ops, self.simd, self.group, self.slot, self.ready = age, ops, simd, group, slot, ready
         self.position = self.priority = 0
         self.stall = _ISSUE
-        self.mfma_slot = 0  # before which no LDS instruction issues
-        self.vm: list[int] = []  # times when its operations complete, rising: they complete in order
+        self.lds_slot = 0  # before which no LDS instruction issues
+        self.vm: list[int] = []  # when its operations complete, rising, for they complete in order
         self.lgkm: list[int] = []
         self.accumulators: dict[int, int] = {}  # when the results of MFMAs can be read
-        self.cold_global = group.cold
+        self.cold = group.cold  # until its first load
+
+
+class _ComputeUnit:
+    """The state of a simulation. `free` has by kind of operation and SIMD when the unit takes another instruction."""
+
+    def __init__(
+        self,
+        groups: Sequence[Program],
+        resident: int,
+        supply: Supply,
+        machine: Machine,
+        instructions: int,
+        log: bool,
+    ) -> None:
+        self.groups, self.resident, self.machine = groups, resident, machine
+        self.lds, self.memory = LdsPath(machine), GlobalPath(machine, supply)
+        self.free = [[0] * machine.simds_per_cu for _ in range(END + 1)]
+        self.free[SMEM] = self.free[ISSUE]  # one scalar instruction in a slot, loads included
+        self.counts = [0] * instructions
+        self.stalls = [[0] * len(STALLS) for _ in range(instructions)]
+        self.ends = [0] * len(groups)
+        self.busy = [0] * (END + 1)
+        self.events: list[Event] | None = [] if log else None
+        self.started = self.age = self.last = self.next_simd = 0
+        self.heap: list[tuple[int, int, int, _Wave]] = []
+        # The workgroups of a round reach one compute unit when its shader engine's others have got theirs.
+        apart = machine.dispatch_clk * machine.cus_per_xcd // machine.shader_engines_per_xcd
+        for i in range(min(resident, len(groups))):
+            self._start(i * apart, None)
+
+    def run(self) -> Timing:
+        heap, free, slot_clk = self.heap, self.free, self.machine.slot_clk
+        lds, memory = self.lds, self.memory
+        while heap:
+            time, _, _, wave = heapq.heappop(heap)
+            op = wave.ops[wave.position]
+            kind, simd = op.kind, wave.simd
+            at, stall = time, wave.stall
+            for accumulator in op.reads:
+                until = wave.accumulators.get(accumulator, 0)
+                if until > at:
+                    at, stall = until, _DEPENDENCY
+            until = free[kind][simd]
+            if kind == LDS:
+                until = max(until, wave.lds_slot, lds.room)
+            elif kind == VMEM:
+                until = max(until, memory.room(simd))
+            if until > at:
+                at, stall = until, _UNIT_STALL.get(kind, _ISSUE)
+            if kind == WAIT:
+                if len(wave.vm) > op.vm and wave.vm[-1 - op.vm] > at:
+                    at, stall = wave.vm[-1 - op.vm], _WAIT_VM
+                if len(wave.lgkm) > op.lgkm and wave.lgkm[-1 - op.lgkm] > at:
+                    at, stall = wave.lgkm[-1 - op.lgkm], _WAIT_LGKM
+            elif kind == BARRIER:
+                self._arrive(wave, at)
+                continue
+            if at > time:
+                at = -(-at // slot_clk) * slot_clk
+                wave.stall = stall
+                if kind != WAIT:  # by then another wave may have taken the unit
+                    heapq.heappush(heap, (at, -wave.priority, wave.age, wave))
+                    continue
+            end = self._execute(wave, op, at)
+            self._count(wave, op.instruction, at, end, stall)
+            wave.position += 1
+            if kind == END or wave.position == len(wave.ops):
+                self._end(wave, at)
+                continue
+            wave.ready = end if kind in (BRANCH, IDLE) else at + slot_clk
+            wave.stall = _ISSUE
+            heapq.heappush(heap, (wave.ready, -wave.priority, wave.age, wave))
+        return Timing(
+            clk=max(self.last, memory.drained),
+            ends=self.ends,
+            counts=self.counts,
+            stalls=self.stalls,
+            mfma_busy=self.busy[MFMA],
+            valu_busy=self.busy[VALU],
+            lds_busy=lds.busy,
+            l1_busy=memory.l1_busy,
+            link_busy=memory.link_busy,
+            deep_busy=memory.deep_busy,
+            events=self.events or [],
+        )
+
+    def _execute(self, wave: _Wave, op: Op, at: int) -> int:
+        """The operation issues at `at`; when it is done or its result there."""
+        kind = op.kind
+        slot = at + self.machine.slot_clk
+        if kind in (MFMA, VALU):
+            end = self.free[kind][wave.simd] = at + op.clk
+            self.busy[kind] += op.clk
+            if kind == MFMA:
+                wave.lds_slot = at + self.machine.mfma_to_lds_clk
+                for accumulator in op.writes:
+                    wave.accumulators[accumulator] = at + op.latency
+            return end
+        if kind in (WAIT, PRIORITY, IDLE, END):  # without a unit
+            if kind == PRIORITY:
+                wave.priority = op.latency
+            return at + op.clk
+        self.free[kind][wave.simd] = slot
+        if kind == LDS:
+            return _append(wave.lgkm, self.lds.access(at, op))
+        if kind == VMEM:
+            if op.lds_clk:
+                self.lds.occupy(at, op.lds_clk)
+            done = self.memory.access(at, wave.simd, op, cold=wave.cold and not op.store)
+            wave.cold &= bool(op.store)
+            return _append(wave.vm, done)
+        if kind == SMEM:
+            cold = op.fresh and wave.group.cold
+            return _append(wave.lgkm, at + (self.machine.scalar_cold_clk if cold else op.latency))
+        return at + op.clk
+
+    def _count(self, wave: _Wave, instruction: int, at: int, end: int, stall: int) -> None:
+        self.counts[instruction] += 1
+        if at > wave.ready:
+            self.stalls[instruction][stall] += at - wave.ready
+        if self.events is not None:
+            self.events.append(
+                Event(
+                    wave.group.number, wave.slot, wave.simd, instruction, wave.ready, at, end, STALLS[stall]
+                )
+            )
+
+    def _start(self, at: int, simds: list[int] | None) -> None:
+        """The next workgroup, on the SIMDs of the one that it replaces or, in the first round, on the next ones."""
+        program = self.groups[self.started]
+        cold = self.started < self.resident
+        if simds is None:
+            simds = [(self.next_simd + i) % self.machine.simds_per_cu for i in range(len(program.waves))]
+            self.next_simd = (self.next_simd + len(simds)) % self.machine.simds_per_cu
+        group = _Group(self.started, len(program.waves), simds, cold)
+        wait = self.machine.wave_start_clk if cold else self.machine.wave_restart_clk
+        ready = -(-(at + wait) // self.machine.slot_clk) * self.machine.slot_clk
+        for slot, ops in enumerate(program.waves):
+            wave = _Wave(self.age, ops, simds[slot], group, slot, ready)
+            self.stalls[ops[0].instruction][_START] += ready - at
+            heapq.heappush(self.heap, (ready, 0, self.age, wave))
+            self.age += 1
+        self.started += 1
+
+    def _arrive(self, wave: _Wave, at: int) -> None:
+        """At a barrier: the last wave releases all."""
+        group = wave.group
+        group.waiting.append(wave)
+        if len(group.waiting) == group.running:
+            self._release(group, at)
+
+    def _release(self, group: _Group, at: int) -> None:
+        after = at + self.machine.barrier_clk
+        for wave in group.waiting:
+            self._count(
+                wave, wave.ops[wave.position].instruction, after - self.machine.slot_clk, after, _BARRIER
+            )
+            wave.position += 1
+            wave.ready = after
+            wave.stall = _ISSUE
+            heapq.heappush(self.heap, (after, -wave.priority, wave.age, wave))
+        group.waiting.clear()
+
+    def _end(self, wave: _Wave, at: int) -> None:
+        group = wave.group
+        group.running -= 1
+        self.last = max(self.last, at)
+        if group.running == 0:
+            self.ends[group.number] = at
+            if self.started < len(self.groups):
+                self._start(at + self.machine.dispatch_clk, group.simds)
+        elif len(group.waiting) == group.running:
+            self._release(group, at)
+
+
+def _append(completions: list[int], end: int) -> int:
+    """In order: no operation completes before the one before it."""
+    if completions and completions[-1] > end:
+        end = completions[-1]
+    completions.append(end)
+    return end
 
 
 def simulate(
@@ -125,228 +298,4 @@ def simulate(
 
     `instructions` is how many the kernel has; with `log` the timing holds an Event for each executed one.
     """
-    slot_clk, simds = machine.slot_clk, machine.simds_per_cu
-    heap: list[tuple[int, int, int, _Wave]] = []
-    counts = [0] * instructions
-    stalls = [[0] * len(STALLS) for _ in range(instructions)]
-    ends = [0] * len(groups)
-    events: list[Event] = []
-    scalar_free, branch_free = [0] * simds, [0] * simds
-    valu_free, mfma_free, lds_issue, vmem_issue = [0] * simds, [0] * simds, [0] * simds, [0] * simds
-    lds_free = l1_free = 0
-    link_free = deep_free = store_free = 0.0
-    lds_queue = [0] * machine.lds_queue  # when the latest so many instructions left the queue
-    l1_queues = [[0] * machine.l1_queue for _ in range(simds)]
-    lds_at = 0
-    l1_at = [0] * simds
-    mfma_busy = valu_busy = lds_busy = l1_busy = 0
-    link_busy = deep_busy = 0.0
-    age = next_group = last = 0
-    next_simd = 0
-
-    def start(at: int, on: list[int] | None) -> None:
-        nonlocal age, next_group, next_simd
-        program = groups[next_group]
-        cold = next_group < resident
-        if on is None:
-            on = [(next_simd + i) % simds for i in range(len(program.waves))]
-            next_simd = (next_simd + len(on)) % simds
-        group = _Group(next_group, len(program.waves), on, cold)
-        wait = machine.wave_start_clk if cold else machine.wave_restart_clk
-        for slot, ops in enumerate(program.waves):
-            ready = -(-(at + wait) // slot_clk) * slot_clk
-            wave = _Wave(age, ops, on[slot], group, slot, ready)
-            stalls[ops[0].instruction][_START] += ready - at
-            heapq.heappush(heap, (ready, 0, age, wave))
-            age += 1
-        next_group += 1
-
-    def release(group: _Group, at: int) -> None:
-        for wave in group.waiting:
-            op = wave.ops[wave.position]
-            stalls[op.instruction][_BARRIER] += at - slot_clk - wave.ready
-            if log:
-                events.append(
-                    Event(
-                        group.number,
-                        wave.slot,
-                        wave.simd,
-                        op.instruction,
-                        wave.ready,
-                        at - slot_clk,
-                        at,
-                        "barrier",
-                    )
-                )
-            counts[op.instruction] += 1
-            wave.position += 1
-            wave.ready = at
-            wave.stall = _ISSUE
-            heapq.heappush(heap, (at, -wave.priority, wave.age, wave))
-        group.waiting.clear()
-
-    # The workgroups of a round reach one compute unit when its shader engine's others have got theirs.
-    apart = machine.dispatch_clk * machine.cus_per_xcd // machine.shader_engines_per_xcd
-    for i in range(min(resident, len(groups))):
-        start(i * apart, None)
-
-    while heap:
-        time, _, _, wave = heapq.heappop(heap)
-        simd = wave.simd
-        op = wave.ops[wave.position]
-        kind, instruction, clk, latency, reads, writes, fresh, again, store, lds_clk, vm, lgkm = op
-        at = time
-        stall = wave.stall
-        if reads:
-            accumulators = wave.accumulators
-            for group_number in reads:
-                until = accumulators.get(group_number, 0)
-                if until > at:
-                    at, stall = until, _DEPENDENCY
-        if kind == MFMA:
-            if mfma_free[simd] > at:
-                at, stall = mfma_free[simd], _MFMA
-        elif kind == VALU:
-            if valu_free[simd] > at:
-                at, stall = valu_free[simd], _VALU
-        elif kind == LDS:
-            if wave.mfma_slot > at:
-                at, stall = wave.mfma_slot, _LDS
-            if lds_issue[simd] > at:
-                at, stall = lds_issue[simd], _LDS
-            if lds_queue[lds_at] > at:
-                at, stall = lds_queue[lds_at], _LDS
-        elif kind == VMEM:
-            if vmem_issue[simd] > at:
-                at, stall = vmem_issue[simd], _GLOBAL
-            if l1_queues[simd][l1_at[simd]] > at:
-                at, stall = l1_queues[simd][l1_at[simd]], _GLOBAL
-        elif kind == WAIT:
-            done = wave.vm
-            if len(done) > vm and done[-1 - vm] > at:
-                at, stall = done[-1 - vm], _WAIT_VM
-            done = wave.lgkm
-            if len(done) > lgkm and done[-1 - lgkm] > at:
-                at, stall = done[-1 - lgkm], _WAIT_LGKM
-        elif kind == BRANCH:
-            if branch_free[simd] > at:
-                at = branch_free[simd]
-        elif kind in (ISSUE, SMEM):
-            if scalar_free[simd] > at:
-                at = scalar_free[simd]
-        elif kind == BARRIER:
-            group = wave.group
-            group.waiting.append(wave)
-            if len(group.waiting) == group.running:
-                release(group, at + machine.barrier_clk)
-            continue
-
-        if at > time:
-            wave.stall = stall
-            at = -(-at // slot_clk) * slot_clk
-            if kind != WAIT:  # others may have taken the unit by then
-                heapq.heappush(heap, (at, -wave.priority, wave.age, wave))
-                continue
-
-        counts[instruction] += 1
-        if at > wave.ready:
-            stalls[instruction][stall] += at - wave.ready
-        after = end = at + slot_clk
-        if kind == MFMA:
-            end = mfma_free[simd] = at + clk
-            mfma_busy += clk
-            wave.mfma_slot = at + machine.mfma_to_lds_clk
-            for group_number in writes:
-                wave.accumulators[group_number] = at + latency
-        elif kind == VALU:
-            end = valu_free[simd] = at + clk
-            valu_busy += clk
-        elif kind == LDS:
-            lds_issue[simd] = after
-            begin = max(at, lds_free)
-            lds_free = begin + clk
-            lds_busy += clk
-            lds_queue[lds_at] = begin
-            lds_at = (lds_at + 1) % len(lds_queue)
-            end = max(begin + latency, wave.lgkm[-1] if wave.lgkm else 0)
-            wave.lgkm.append(end)
-        elif kind == VMEM:
-            vmem_issue[simd] = after
-            begin = max(at, l1_free)
-            done_at: float
-            done_at = l1_free = begin + clk
-            l1_busy += clk
-            queue = l1_queues[simd]
-            queue[l1_at[simd]] = begin
-            l1_at[simd] = (l1_at[simd] + 1) % len(queue)
-            if store:
-                store_free = max(store_free, begin) + store * supply.store
-                done_at = max(done_at, store_free)
-                deep_free = max(deep_free, begin) + store * supply.drain
-                deep_busy += store * supply.drain
-            else:
-                latency = latency or machine.l1_hit_clk
-                if fresh or again:
-                    latency = machine.l2_hit_clk
-                    cost = (fresh + again) * supply.link
-                    link_free = max(link_free, begin) + cost
-                    link_busy += cost
-                    done_at = max(done_at, link_free)
-                    if fresh:
-                        latency = supply.fresh_latency
-                        cost = fresh * supply.deep
-                        deep_free = max(deep_free, begin) + cost
-                        deep_busy += cost
-                        done_at = max(done_at, deep_free)
-                if wave.cold_global:
-                    wave.cold_global = False
-                    done_at = max(done_at, at + machine.global_cold_clk - latency)
-            lds_free = max(lds_free, begin) + lds_clk if lds_clk else lds_free
-            end = max(int(done_at) + latency, wave.vm[-1] if wave.vm else 0)
-            wave.vm.append(end)
-        elif kind == SMEM:
-            scalar_free[simd] = after
-            end = at + (machine.scalar_cold_clk if fresh and wave.group.cold else latency)
-            wave.lgkm.append(max(end, wave.lgkm[-1] if wave.lgkm else 0))
-        elif kind == ISSUE:
-            scalar_free[simd] = after
-        elif kind == BRANCH:
-            branch_free[simd] = after
-            after = end = at + clk
-        elif kind == IDLE:
-            after = end = at + clk
-        elif kind == PRIORITY:
-            wave.priority = latency
-        if log:
-            events.append(
-                Event(wave.group.number, wave.slot, simd, instruction, wave.ready, at, end, STALLS[stall])
-            )
-        if kind == END or wave.position + 1 == len(wave.ops):
-            group = wave.group
-            group.running -= 1
-            last = max(last, at)
-            if group.running == 0:
-                ends[group.number] = at
-                if next_group < len(groups):
-                    start(at + machine.dispatch_clk, group.simds)
-            elif group.waiting and len(group.waiting) == group.running:
-                release(group, at + machine.barrier_clk)
-            continue
-        wave.position += 1
-        wave.ready = after
-        wave.stall = _ISSUE
-        heapq.heappush(heap, (after, -wave.priority, wave.age, wave))
-    last = max(last, int(store_free), int(deep_free))
-    return Timing(
-        clk=last,
-        ends=ends,
-        counts=counts,
-        stalls=stalls,
-        mfma_busy=mfma_busy,
-        valu_busy=valu_busy,
-        lds_busy=lds_busy,
-        l1_busy=l1_busy,
-        link_busy=link_busy,
-        deep_busy=deep_busy,
-        events=events,
-    )
+    return _ComputeUnit(groups, resident, supply, machine, instructions, log).run()

@@ -12,8 +12,8 @@ from itertools import product
 
 import numpy as np
 
-from flycc.costmodel.compute_unit import Supply
 from flycc.costmodel.machine import Clock, Machine
+from flycc.costmodel.paths import Supply
 from flycc.costmodel.streams import Program
 
 Extent = tuple[int, int, int]

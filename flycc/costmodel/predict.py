@@ -9,11 +9,12 @@ from typing import Literal
 import numpy as np
 
 from flycc.costmodel.attribution import by_instruction, by_loop, device_shares
-from flycc.costmodel.compute_unit import Event, Supply, Timing, simulate
+from flycc.costmodel.compute_unit import Event, Timing, simulate
 from flycc.costmodel.loops import extrapolate, shorten
 from flycc.costmodel.machine import MI350, Clock, Machine
 from flycc.costmodel.memory import Extent, Reuse, reuse_of, supply
 from flycc.costmodel.occupancy import occupancy
+from flycc.costmodel.paths import Supply
 from flycc.costmodel.prediction import Interval, Prediction
 from flycc.costmodel.streams import Program, programs
 from flycc.emulator.trace import Trace
@@ -22,6 +23,8 @@ Floor = Literal["graph", "compile", "eager"]
 
 #: Executed operations that one simulation may take; more workgroups than that are extrapolated.
 _OPS = 400_000
+#: Share of time that memory must be busy for its clocks a byte to matter.
+_BUSY = 0.3
 
 
 def predict(
@@ -70,6 +73,7 @@ def predict(
         rounds=-(-launch.count // (machine.cus * occupied.workgroups_per_cu)),
         clk=slowest.clk,
         by_hypothesis={run.clock.name: run.us for run in runs},
+        clock_ghz={run.clock.name: run.ghz for run in runs},
         breakdown={**{cause: share * (1 - floored) for cause, share in shares.items()}, "launch": floored},
         by_instruction=instructions,
         by_loop=by_loop(trace, instructions, timing, machine),
@@ -121,6 +125,7 @@ class _Run:
 
     clock: Clock
     us: float
+    ghz: float
     clk: float
     timing: Timing
 
@@ -161,10 +166,9 @@ class _Launch:
         clk, timing = self._simulate(share)
         busy = timing.mfma_busy / (self.machine.simds_per_cu * timing.clk)
         ghz -= clock.fall_ghz * busy * min(1.0, self.count / self.machine.cus)
-        fallen = supply(self.machine, clock, ghz, self.count, self.reuse)
-        if fallen != share:
-            clk, timing = self._simulate(fallen)
-        return _Run(clock, clk / ghz / 1e3, clk, timing)
+        if timing.deep_busy > _BUSY * timing.clk and ghz < clock.peak_ghz:
+            clk, timing = self._simulate(supply(self.machine, clock, ghz, self.count, self.reuse))
+        return _Run(clock, clk / ghz / 1e3, ghz, clk, timing)
 
     def _simulate(self, share: Supply) -> tuple[float, Timing]:
         """Clocks of the compute unit with most workgroups, of which only some are simulated."""

@@ -66,7 +66,8 @@ class LoopCost:
 class Prediction:
     """A modelled launch.
 
-    `time` is what a caller sees, `device_us` without launch and host floor. `breakdown` has shares of `time` by cause,
+    `time` is what a caller sees, `device_us` without launch and host floor; `by_hypothesis` the device's microseconds
+    and `clock_ghz` its clock under each of the machine's, `clk` clocks under the slowest, of which the details are. `breakdown` has shares of `time` by cause,
     which sum to 1: "mfma", "valu", "trans", "salu", "lds", "global", "scalar", "branch" (executing), "wait-vm",
     "wait-lgkm", "barrier", "dependency", "issue" (waves waiting), "start", "tail", "launch". `bytes` are those of
     the whole grid that come out of "l2", "mall" and "hbm", and "store".
@@ -80,6 +81,7 @@ class Prediction:
     rounds: int
     clk: float
     by_hypothesis: dict[str, float]
+    clock_ghz: dict[str, float]
     breakdown: dict[str, float]
     by_instruction: list[InstructionCost]
     by_loop: list[LoopCost]

@@ -10,14 +10,15 @@ A kernel gets a pointer to `SIZE` bytes in its kernel arguments, s[0:1]; it ends
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
 from flycc import emulator
-from flycc.costmodel.compute_unit import Event, Supply, Timing, simulate
+from flycc.costmodel.compute_unit import Event, Timing, simulate
 from flycc.costmodel.machine import MI350, Machine
+from flycc.costmodel.paths import Supply
 from flycc.costmodel.streams import programs
 from flycc.emulator import Kernel
 from flycc.emulator.elf import CodeObject, KernelArg, Segment, UserSgpr
@@ -97,5 +98,5 @@ def run(
     groups = made * 2 if warm else made
     timing = simulate(groups, 1, supply, machine, len(traced.instructions), log=True)
     last = len(groups) - 1
-    timing.events = [event for event in timing.events if event.group == last]
-    return Run(traced, timing)
+    mine = [event for event in timing.events if event.group == last]
+    return Run(traced, replace(timing, events=mine))
