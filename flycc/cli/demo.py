@@ -1,4 +1,6 @@
-"""`flycc demo`: SmolLM2-135M-Instruct answers a question with every linear layer on gfx950 binaries."""
+"""`flycc demo`: SmolLM2-135M-Instruct answers a question with its linear layers, its norms and the top-k of a sampling
+step on gfx950 binaries.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +10,19 @@ import importlib.util
 import inspect
 import os
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from rich.markup import escape
 
 from flycc.cli.output import console, table, write_json
 from flycc.contracts import FlyccError, Reason
 
 MODEL = "SmolLM2-135M-Instruct"
+#: The sampling step: of how many tokens, how sharply, and the seed of the draw.
+CANDIDATES, TEMPERATURE, SEED = 50, 0.7, 0
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -39,8 +46,18 @@ class Generation:
     seconds: list[float] = field(default_factory=list)
 
 
+@dataclass
+class Sample:
+    """One token drawn from its candidates, likeliest first, and the seconds that took."""
+
+    token: int
+    candidates: list[int]
+    probabilities: Any
+    seconds: float
+
+
 def run(args: argparse.Namespace) -> int:
-    """Load, decode with eager PyTorch, decode with flycc, compare, report."""
+    """Load, decode with eager PyTorch, decode with flycc and sample once, compare, report."""
     if args.tokens < 1:
         raise FlyccError(Reason("demo.tokens", f"--tokens is {args.tokens}; it must be at least 1"))
     # gguf's own progress bar knows no other way to be quiet, and tqdm reads this when it is imported.
@@ -66,6 +83,10 @@ def run(args: argparse.Namespace) -> int:
     with collect() as record:
         compiled = torch.compile(model, backend="flycc", options={"fallback": args.fallback})
         flycc_run = generate(compiled, prompt, args.tokens, "flycc, emulated gfx950")
+        first = flycc_run.logits[0].to(model.dtype)
+        compiled_candidates = torch.compile(candidates, backend="flycc", options={"fallback": args.fallback})
+        sampled = sample(compiled_candidates, first)
+    sampled_eager = sample(candidates_by_sorting, first)
     result = {
         "model": MODEL,
         "prompt": args.prompt,
@@ -78,10 +99,24 @@ def run(args: argparse.Namespace) -> int:
             "flycc": logit_error(flycc_run, exact),
             "eager": logit_error(eager, exact),
         },
+        "sampling": {
+            "candidates": CANDIDATES,
+            "temperature": TEMPERATURE,
+            "seed": SEED,
+            "token": sampled.token,
+            "text": tokenizer.decode([sampled.token]),
+            "candidates_equal": sampled.candidates == sampled_eager.candidates,
+            "token_equal": sampled.token == sampled_eager.token,
+            "max_probability_difference": float(
+                (sampled.probabilities - sampled_eager.probabilities).abs().max()
+            ),
+            "s": sampled.seconds,
+        },
         "ops": record.families(),
-        "recompiles": len(record.graphs) - 1,
+        # One graph is the sampling step's.
+        "recompiles": len(record.graphs) - 2,
         "compile_s": record.compile_seconds,
-        "run_s": sum(flycc_run.seconds) - record.compile_seconds,
+        "run_s": sum(flycc_run.seconds) + sampled.seconds - record.compile_seconds,
         "phases_s": {
             **record.phase_seconds,
             "Dynamo, AOTAutograd": record.compile_seconds - sum(record.phase_seconds.values()),
@@ -162,6 +197,33 @@ def generate(model: Any, prompt: Any, count: int, label: str) -> Generation:
     return generation
 
 
+def candidates(logits: Any) -> tuple[Any, Any]:
+    """Probabilities of the most likely tokens, and the tokens, for the logits [vocabulary] of one position."""
+    import torch
+
+    values, tokens = torch.topk(logits / TEMPERATURE, CANDIDATES)
+    return torch.softmax(values, -1), tokens
+
+
+def candidates_by_sorting(logits: Any) -> tuple[Any, Any]:
+    """The same with a stable sort: flycc's kernel takes the first of equal logits, while torch.topk takes any."""
+    import torch
+
+    values, tokens = torch.sort(logits / TEMPERATURE, descending=True, stable=True)
+    return torch.softmax(values[:CANDIDATES], -1), tokens[:CANDIDATES]
+
+
+def sample(choose: Callable[[Any], tuple[Any, Any]], logits: Any) -> Sample:
+    """Draw one of the tokens that `choose` gives, by their probabilities."""
+    import torch
+
+    started = time.perf_counter()
+    with torch.no_grad():
+        probabilities, tokens = choose(logits)
+        drawn = torch.multinomial(probabilities.float(), 1, generator=torch.Generator().manual_seed(SEED))
+    return Sample(int(tokens[drawn]), tokens.tolist(), probabilities.float(), time.perf_counter() - started)
+
+
 def logit_error(ours: Generation, reference: Generation) -> float:
     """Largest |difference| over largest |reference| logit, over the steps that saw the same tokens before."""
     worst = 0.0
@@ -188,6 +250,12 @@ def show(result: dict[str, Any], record: Any) -> None:
         "the same as eager's" if result["tokens_equal"] else f"DIFFER from eager's {result['tokens_eager']}"
     )
     console.print(f"\ntokens       {len(result['tokens_flycc'])}, {same}")
+    sampling = result["sampling"]
+    alike = sampling["candidates_equal"] and sampling["token_equal"]
+    console.print(
+        f"sampled      {escape(repr(sampling['text']))} of the {CANDIDATES} likeliest first tokens, "
+        f"{'as eager PyTorch does' if alike else 'NOT as eager PyTorch does'}"
+    )
     to_exact = result["max_rel_logit_error_to_float32"]
     console.print(
         f"logit error  {result['max_rel_logit_error']:.4f} of the largest logit, flycc against bfloat16 PyTorch"
@@ -196,7 +264,8 @@ def show(result: dict[str, Any], record: Any) -> None:
         f"             against float32 PyTorch: flycc {to_exact['flycc']:.4f}, bfloat16 PyTorch {to_exact['eager']:.4f}"
     )
     console.print(
-        f"compiled     {len(record.graphs)} graphs in {result['compile_s']:.1f} s: prefill, decode, any length"
+        f"compiled     {len(record.graphs)} graphs in {result['compile_s']:.1f} s: "
+        "prefill, decode, any length, sampling"
     )
     console.print(
         f"ran          {result['run_s']:.1f} s on the {result['device']} gfx950 (emulator time, not GPU time)"
