@@ -1,0 +1,22 @@
+"""What the memory-bound kernels move, from traces of emulated launches: each family's figures are in its own module."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flycc.benchmarks import rms_norm_traffic
+from flycc.cli.output import console
+
+FAMILIES = {"rms_norm": rms_norm_traffic}
+
+
+def measure() -> dict[str, Any]:
+    """Each family's figures, by its name."""
+    return {name: family.measure() for name, family in FAMILIES.items()}
+
+
+def show(figures: dict[str, Any]) -> None:
+    """The tables a person reads."""
+    for name, family in FAMILIES.items():
+        family.show(figures[name])
+        console.print()
