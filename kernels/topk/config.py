@@ -23,7 +23,7 @@ _RESIDENT = (
     (256, 32),
     (1024, 16),
     (1024, 32),
-    (1024, 64),
+    (1024, 48),
 )
 #: The same of those that read a row in every pass.
 _STREAMED = (1024, 16)

@@ -18,7 +18,7 @@ from flydsl.expr.typing import T
 
 from flycc.kernels.common.machine import WAVE_SIZE
 from flycc.kernels.topk.host import Shape, host
-from flycc.kernels.topk.keys import KeyOrder, key_and_place
+from flycc.kernels.topk.keys import KeyOrder, key_and_place, pair_of
 from flycc.kernels.topk.row import rows_and_results
 from flycc.kernels.topk.variant import SelectVariant
 from flycc.kernels.topk.workgroup import (
@@ -229,9 +229,7 @@ def build(variant: SelectVariant) -> tuple[Any, tuple[Any, ...]]:
                 fx.ptr_store(fx.Uint64(0).ir_value(), pairs + fx.Int32(i))
 
             def sink(at: fx.Int32, key: fx.Uint32, at_place: fx.Int32) -> None:
-                # The two halves of a pair. As one number LLVM would form it where the key is, for every element.
-                halves = fx.Vector.from_elements([~at_place, fx.Int32(key)], fx.Int32)
-                fx.ptr_store(halves.ir_value(), pairs + at)
+                fx.ptr_store(pair_of(key, at_place).ir_value(), pairs + at)
         else:
 
             def sink(at: fx.Int32, key: fx.Uint32, at_place: fx.Int32) -> None:

@@ -46,8 +46,14 @@ def mixed(shape: tuple[int, int], dtype: torch.dtype, draw: torch.Generator) -> 
     return torch.where(choice == 7, -torch.tensor(float("nan")), numbers).to(dtype)
 
 
-@pytest.mark.parametrize("dtype", TORCH_TYPES)
-@pytest.mark.parametrize("k", KS)
+@pytest.mark.parametrize(
+    ("k", "dtype"),
+    [
+        pytest.param(k, dtype, marks=() if dtype == "f32" or k in (3, 65) else pytest.mark.nightly)
+        for k in KS
+        for dtype in TORCH_TYPES
+    ],
+)
 def test_every_k(k: int, dtype: str) -> None:
     """Both directions; n is at times k itself, at times odd."""
     draw = generator(k, *map(ord, dtype))
@@ -87,7 +93,7 @@ def test_rows_of_nothing_but_nan(columns: int, k: int) -> None:
 
 @pytest.mark.parametrize("dtype", TORCH_TYPES)
 @pytest.mark.parametrize(("columns", "k"), [(65, 5), (257, 16), (1001, 60), (4097, 300)])
-@pytest.mark.parametrize("skip", [0, 1, 2, 3])
+@pytest.mark.parametrize("skip", [1, pytest.param(0, marks=pytest.mark.nightly), 2])
 def test_rows_that_start_anywhere(skip: int, columns: int, k: int, dtype: str) -> None:
     draw = generator(skip, columns)
     for padding in (0, 1, 6):
@@ -96,7 +102,7 @@ def test_rows_that_start_anywhere(skip: int, columns: int, k: int, dtype: str) -
         check(x, k, what=f"padding {padding} seed {seed}")
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_shapes(data: st.DataObject) -> None:
     columns = data.draw(st.one_of(st.integers(1, 300), st.integers(300, 6000)), "columns")
@@ -129,7 +135,7 @@ def test_sanitizers_are_quiet(way: str) -> None:
     assert check(x, k, sorted=ordered, sanitize="all").findings == ()
 
 
-@pytest.mark.parametrize("order", ["serial", "reverse", 7, 8])
+@pytest.mark.parametrize("order", ["reverse", pytest.param("serial", marks=pytest.mark.nightly), 7])
 @pytest.mark.parametrize("way", WAYS)
 def test_every_order_of_waves_gives_the_same(way: str, order: str | int) -> None:
     dtype, rows, columns, k, ordered = WAYS[way]
