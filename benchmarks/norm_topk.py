@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from flycc.benchmarks import rms_norm_traffic
+from flycc.benchmarks import rms_norm_traffic, topk_traffic
 from flycc.cli.output import console
 
-FAMILIES = {"rms_norm": rms_norm_traffic}
+FAMILIES = {"rms_norm": rms_norm_traffic, "topk": topk_traffic}
 
 
 def measure() -> dict[str, Any]:
