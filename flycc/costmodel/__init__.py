@@ -8,10 +8,10 @@
 Knows the emulator's trace format and nothing else of flycc. docs/costmodel.md describes the model.
 """
 
+from flycc.costmodel.device import predict, timeline
 from flycc.costmodel.machine import MI350, Clock, Machine
-from flycc.costmodel.memory import Reuse, neighbours
-from flycc.costmodel.predict import predict, timeline
 from flycc.costmodel.prediction import InstructionCost, Interval, LoopCost, Occupancy, Prediction
+from flycc.costmodel.reuse import Reuse, neighbours
 
 __all__ = [
     "MI350",

@@ -40,30 +40,31 @@ def shorten(programs: list[Program], turns: int | None = None) -> Shortened | No
     of a smaller problem. Raises ValueError for `turns` that the trace cannot be brought to.
     """
     loops = [_longest_loop(program, ops) for program in programs for ops in program.waves]
-    counts = {len(ends) for ends in loops}
-    traced = counts.pop() if len(counts) == 1 else 0
-    wanted = traced if turns is None else turns
-    short = _SETTLE + wanted % _PERIOD
+    counts = {(len(ends), turned) for ends, turned in loops}
+    traced, turned = counts.pop() if len(counts) == 1 else (0, 0)
+    wanted = traced if turns is None else traced + turns - turned
+    short = _SETTLE + traced % _PERIOD
     long = short + _MEASURE
-    if traced < long or (wanted <= long + short and turns is None) or wanted < traced:
-        if turns is None or turns == traced:
+    if traced < long or wanted < traced or (turns is None and wanted <= long + short):
+        if turns is None or turns == turned:
             return None
         raise ValueError(
-            f"turns: got {turns}; the trace's waves go {sorted(counts) or traced} times round their longest loop, and "
-            f"more than that is accepted if they all go as often, {_SETTLE + _PERIOD - 1 + _MEASURE} times or more"
+            f"turns: got {turns}; accepted is what the trace's waves make of their longest loop or more, if all "
+            f"make the same number and at least {_SETTLE + _PERIOD + _MEASURE}: these make {turned or 'different ones, or none'}"
         )
     bounds = iter(loops)
     both: tuple[list[Program], list[Program]] = ([], [])
     for program in programs:
         mine = [next(bounds) for _ in program.waves]
         for found, keep in zip(both, (short, long), strict=True):
-            waves = [_cut(ops, ends, keep) for ops, ends in zip(program.waves, mine, strict=True)]
+            waves = [_cut(ops, ends, keep) for ops, (ends, _) in zip(program.waves, mine, strict=True)]
             found.append(replace(program, waves=waves))
     return Shortened(both[0], both[1], (wanted - long) / _MEASURE)
 
 
-def _longest_loop(program: Program, ops: list[Op]) -> list[int]:
-    """Positions of the backward branches of the loop with most operations that is entered once; [] if there is none."""
+def _longest_loop(program: Program, ops: list[Op]) -> tuple[list[int], int]:
+    """The loop with most operations that is entered once: positions where its branch goes back, and how often it is
+    executed. Without such a loop [] and 0."""
     address = program.addresses
     back: dict[int, list[int]] = {}
     for position, (op, following) in enumerate(pairwise(ops)):
@@ -75,7 +76,7 @@ def _longest_loop(program: Program, ops: list[Op]) -> list[int]:
         inside = all(first <= address[op.instruction] <= last for op in ops[ends[0] : ends[-1] + 1])
         if inside and ends[-1] - ends[0] > (best[-1] - best[0] if best else 0):
             best = ends
-    return best
+    return best, sum(op.instruction == ops[best[0]].instruction for op in ops) if best else 0
 
 
 def _cut(ops: list[Op], ends: list[int], keep: int) -> list[Op]:

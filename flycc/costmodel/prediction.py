@@ -66,11 +66,13 @@ class LoopCost:
 class Prediction:
     """A modelled launch.
 
-    `time` is what a caller sees, `device_us` without launch and host floor; `by_hypothesis` the device's microseconds
-    and `clock_ghz` its clock under each of the machine's, `clk` clocks under the slowest, of which the details are. `breakdown` has shares of `time` by cause,
-    which sum to 1: "mfma", "valu", "trans", "salu", "lds", "global", "scalar", "branch" (executing), "wait-vm",
-    "wait-lgkm", "barrier", "dependency", "issue" (waves waiting), "start", "tail", "launch". `bytes` are those of
-    the whole grid that come out of "l2", "mall" and "hbm", and "store".
+    `time` is what a caller sees, `device_us` without launch and host floor. `by_hypothesis` has the device's
+    microseconds and `clock_ghz` its clock under each hypothesis of the machine; the details are those of the slowest,
+    which takes `clk` clocks. `breakdown` has shares of `time` by cause, which sum to 1: "mfma", "valu", "trans",
+    "salu", "lds", "global", "scalar", "branch" (executing, or waiting for the unit), "wait-vm", "wait-lgkm", "barrier",
+    "dependency", "issue", "start" (waiting), "tail" and "launch". `utilisation` is the share of the simulated clocks
+    that each pipe and path of the compute unit is busy. `bytes` are those of the whole grid that come out of "l2",
+    "mall" and "hbm", and "store". `flops` are those of the MFMAs, padding included.
     """
 
     kernel: str

@@ -1,4 +1,4 @@
-"""From a trace to a Prediction: the device around the compute unit."""
+"""The device around the compute unit, from a trace to a Prediction: dispatch, rounds, clocks, launch."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from flycc.costmodel.attribution import by_instruction, by_loop, device_shares
 from flycc.costmodel.compute_unit import Event, Timing, simulate
 from flycc.costmodel.loops import extrapolate, shorten
 from flycc.costmodel.machine import MI350, Clock, Machine
-from flycc.costmodel.memory import Extent, Reuse, reuse_of, supply
+from flycc.costmodel.memory import supply
 from flycc.costmodel.occupancy import occupancy
 from flycc.costmodel.paths import Supply
 from flycc.costmodel.prediction import Interval, Prediction
+from flycc.costmodel.reuse import Extent, Reuse, reuse_of
 from flycc.costmodel.streams import Program, programs
 from flycc.emulator.trace import Trace
 
@@ -39,12 +40,12 @@ def predict(
 ) -> Prediction:
     """The modelled time of a launch from a trace of some of its workgroups.
 
-    `grid` are its workgroups, by default those of the traced launch. Trace at least `memory.neighbours(grid)`: each
-    workgroup of the grid is taken to be like the traced one that lies at the same edges. `turns` is how often the waves
-    go round their longest loop, where the trace was made of a smaller problem (a matrix product with a shorter K).
-    `reuse` replaces what the trace says of caches; `warm` says that earlier launches left in the MALL what fits.
-    `floor` is how it is launched: replayed from a graph, by compiled code, or by an eager operator, whose host time
-    hides shorter kernels.
+    `grid` are its workgroups, by default those of the traced launch. Trace at least `neighbours(grid)`: each workgroup
+    of the grid is taken to be like the traced one that lies at the same edges. `turns` is how often the waves go round
+    their longest loop (as `Prediction.by_loop` counts), where the trace was made of a smaller problem: of a matrix
+    product with a shorter K. `reuse` replaces what the trace says of caches; `warm` says that earlier launches left in
+    the MALL what fits. `floor` is how it is launched: replayed from a graph, by compiled code, or by an eager operator,
+    whose host time hides shorter kernels.
 
     Raises ValueError for a trace without waves, for workgroups that fit no compute unit, for `turns` that do not apply
     and for an unknown `floor`.
