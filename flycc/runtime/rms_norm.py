@@ -264,6 +264,7 @@ def rms_norm_bwd(
         x: [..., N], what was normalised: x, or x + residual where there was one.
         weight: [N] or None.
         rstd: float32 [...], as `rms_norm_fwd` returned it.
+        cast_before_weight: of the forward pass; a rounding there changes nothing here.
 
     Returns contiguous dx [..., N] of the dtype of `x`, which is the gradient of the residual too, and dweight
     [N] of that of `weight`, or an empty tensor without one.

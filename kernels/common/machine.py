@@ -4,6 +4,8 @@ WAVE_SIZE = 64
 COMPUTE_UNITS = 256
 #: LDS of a compute unit, all of which one workgroup may have.
 LDS_BYTES = 160 * 1024
+#: The largest access of a lane to memory or LDS.
+ACCESS_BYTES = 16
 #: Work-items of a workgroup.
 MAX_THREADS = 1024
 #: Launch limits: workgroups along y and z; work-items along x, which are counted in a 32-bit integer.

@@ -13,8 +13,7 @@ import flydsl.expr as fx
 from flydsl.expr import rocdl
 from flydsl.expr.typing import T
 
-#: The largest access of a lane, in bytes.
-ACCESS_BYTES = 16
+from flycc.kernels.common.machine import ACCESS_BYTES
 
 #: FlyDSL's types by their MLIR names, and the size of an element in bytes.
 ELEMENTS: dict[str, Any] = {"bf16": fx.BFloat16, "f16": fx.Float16, "f32": fx.Float32}

@@ -6,12 +6,18 @@ from dataclasses import dataclass
 from typing import Literal
 
 from flycc.contracts import Reason, RmsNormBackwardProblem, RmsNormProblem
-from flycc.kernels.common.machine import COMPUTE_UNITS, MAX_THREADS, MAX_WORK_ITEMS, OFFSET_LIMIT, WAVE_SIZE
+from flycc.kernels.common.machine import (
+    ACCESS_BYTES,
+    COMPUTE_UNITS,
+    MAX_THREADS,
+    MAX_WORK_ITEMS,
+    OFFSET_LIMIT,
+    WAVE_SIZE,
+)
 from flycc.kernels.common.spec import Launch
 
 #: Size of an element in bytes, by its MLIR name.
 BYTES = {"bf16": 2, "f16": 2, "f32": 4}
-ACCESS_BYTES = 16
 #: Work-items of a workgroup that has several rows.
 GROUP_THREADS = 256
 #: Fewest work-items of a row: as many as a row may have elements beyond its 16-byte vectors.

@@ -15,9 +15,9 @@ from flydsl.expr import rocdl
 
 from flycc.kernels.common import vectors
 from flycc.kernels.common.arguments import numbers
-from flycc.kernels.common.machine import WAVE_SIZE
+from flycc.kernels.common.machine import ACCESS_BYTES, WAVE_SIZE
 from flycc.kernels.common.reduce import sum_of_elements, sum_over_threads, tree_sum
-from flycc.kernels.common.vectors import ACCESS_BYTES, ELEMENTS
+from flycc.kernels.common.vectors import ELEMENTS
 from flycc.kernels.rms_norm.config import ROW_REGISTERS
 from flycc.kernels.rms_norm.kernarg import FORWARD
 from flycc.kernels.rms_norm.row import Operand, Place, Row
@@ -130,7 +130,6 @@ def build(variant: ForwardVariant) -> tuple[Any, tuple[Any, ...]]:
     element, out = ELEMENTS[variant.dtype], ELEMENTS[variant.out]
     weight_element = ELEMENTS.get(variant.weight, element)
     width = ACCESS_BYTES // vectors.element_bytes(element)
-
     # Vectors of each operand that are read together: as many as fit into registers beside those kept.
     in_flight = 4 if config.vectors * width <= ROW_REGISTERS else 2
 
@@ -172,12 +171,12 @@ def build(variant: ForwardVariant) -> tuple[Any, tuple[Any, ...]]:
             lds = shared.allocate(fx.Array[fx.Int32, words, 16]).peek().ptr
         kept = Kept(lds, thread, config.threads, config.vectors)
         span = config.slots * config.threads
-        steps, places = fx.Int32(0), row.vectors(config.slots, 0, checked_from=config.slots - 1)
+        steps = fx.Int32(fx.Uint32(shape.whole) // (span * width)) if config.stream else fx.Int32(0)
         if fx.const_expr(config.stream):
-            steps = fx.Int32(fx.Uint32(shape.whole) // (span * width))
-            places = row.vectors(config.slots, steps * span)
             for step in range(steps):
                 total = read_step(rows, row, config.slots, step * span, total)
+        # A configuration that keeps rows is chosen so that only a work-item's last vector may not exist.
+        places = row.vectors(config.slots, steps * span, 0 if config.stream else config.slots - 1)
         for group in fx.range_constexpr(0, config.slots, in_flight):
             values = rows.read(places[group : group + in_flight])
             for h in values:

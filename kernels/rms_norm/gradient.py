@@ -10,7 +10,8 @@ import flydsl.expr as fx
 
 from flycc.kernels.common import vectors
 from flycc.kernels.common.arguments import numbers
-from flycc.kernels.common.vectors import ACCESS_BYTES, ELEMENTS
+from flycc.kernels.common.machine import ACCESS_BYTES
+from flycc.kernels.common.vectors import ELEMENTS
 from flycc.kernels.rms_norm.kernarg import BACKWARD
 from flycc.kernels.rms_norm.row import Operand, Place, Row
 from flycc.kernels.rms_norm.variant import BackwardVariant

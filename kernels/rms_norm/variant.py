@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from flycc.contracts import RmsNormBackwardProblem, RmsNormProblem
 from flycc.contracts.sizes import Size
-from flycc.kernels.rms_norm.config import ACCESS_BYTES, BYTES, RmsNormConfig, What
+from flycc.kernels.common.machine import ACCESS_BYTES
+from flycc.kernels.rms_norm.config import BYTES, RmsNormConfig, What
 
 
 @dataclass(frozen=True, slots=True)
