@@ -18,7 +18,7 @@ from flycc.costmodel.paths import Supply
 from flycc.costmodel.prediction import Interval, Prediction
 from flycc.costmodel.reuse import Extent, Reuse, reuse_of
 from flycc.costmodel.streams import Program, programs
-from flycc.emulator.trace import Trace
+from flycc.emulator.trace import SPACES, Trace
 
 Floor = Literal["graph", "compile", "eager"]
 
@@ -61,7 +61,7 @@ def predict(
     on_device = Interval(min(device) * (1 - error), typical, max(device) * (1 + error))
     time = _with_floor(on_device, machine, floor)
     slowest = max(runs, key=lambda run: run.us)
-    timing, occupied, known = slowest.timing, launch.occupancy, launch.reuse
+    timing, occupied = slowest.timing, launch.occupancy
     floored = max(0.0, 1 - typical / time.typical)
     shares = device_shares(trace, timing, machine, launch.tail)
     instructions = by_instruction(trace, timing, machine)
@@ -81,9 +81,7 @@ def predict(
         utilisation=_utilisation(timing, machine),
         bytes=launch.bytes(),
         flops=2.0 * launch.macs(),
-        notes=[
-            f"caches: {known.l2:.0%} of first touches from L2, {known.mall:.0%} of the rest from MALL ({known.source})"
-        ],
+        notes=_notes(trace, launch.reuse),
     )
 
 
@@ -93,6 +91,16 @@ def timeline(trace: Trace, *, machine: Machine = MI350, reuse: Reuse | None = No
     clock = machine.hypotheses[0]
     share = supply(machine, clock, clock.peak_ghz, launch.count, launch.reuse)
     return launch.simulate(launch.order[: launch.resident], share, log=True).events
+
+
+def _notes(trace: Trace, reuse: Reuse) -> list[str]:
+    found = [
+        f"caches: {reuse.l2:.0%} of first touches from L2, {reuse.mall:.0%} of the rest from MALL ({reuse.source})"
+    ]
+    in_lds = trace.accesses[trace.accesses["space"] == SPACES.index("lds")]
+    if clocks := int(in_lds["clocks"].sum()):
+        found.append(f"LDS: {1 - in_lds['phases'].sum() / clocks:.0%} of its clocks are bank conflicts")
+    return found
 
 
 def _with_floor(device: Interval, machine: Machine, floor: Floor) -> Interval:

@@ -48,9 +48,10 @@ def shorten(programs: list[Program], turns: int | None = None) -> Shortened | No
     if traced < long or wanted < traced or (turns is None and wanted <= long + short):
         if turns is None or turns == turned:
             return None
+        made = turned or "different ones, or none"
         raise ValueError(
-            f"turns: got {turns}; accepted is what the trace's waves make of their longest loop or more, if all "
-            f"make the same number and at least {_SETTLE + _PERIOD + _MEASURE}: these make {turned or 'different ones, or none'}"
+            f"turns: got {turns}; accepted is what the trace's waves make of their longest loop or more, if all make "
+            f"the same number and at least {_SETTLE + _PERIOD + _MEASURE}: these make {made}"
         )
     bounds = iter(loops)
     both: tuple[list[Program], list[Program]] = ([], [])
