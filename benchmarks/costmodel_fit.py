@@ -21,7 +21,7 @@ import numpy as np
 from flycc.benchmarks.costmodel_data import ProductRow, RowwiseRow, products, rowwise
 from flycc.costmodel.peers import rms_norm, tiled, topk
 from flycc.costmodel.peers.constants import SMALL_M
-from flycc.costmodel.peers.products import BY_KEY, PEERS, Peer, Product, best_parts_us, sequence_parts_us
+from flycc.costmodel.peers.products import BY_KEY, PEERS, Peer, best_parts_us, sequence_parts_us
 from flycc.costmodel.peers.tiled import Array, Tiles, Work
 
 FOLDS = 5
@@ -86,7 +86,7 @@ def product_model(peer: Peer, rows: Sequence[ProductRow]) -> Model:
         m, n, k, result_bytes = sizes
         work = Work.dense(m, n, k, tiles, peer.format, result_bytes)
         return lambda c: tiled.time_us(work, tiles, peer.format, tiled.Constants(**c))
-    return lambda c: sum(best_parts_us(peer, tiled.Constants(**c), problems, peer.tiles)[0].values())
+    return lambda c: tiled.total(best_parts_us(peer, tiled.Constants(**c), problems, peer.tiles)[0])
 
 
 def sequence_model(peer: Peer, rows: Sequence[ProductRow], each: Parameters) -> Model:
@@ -106,9 +106,10 @@ def rowwise_model(key: str, rows: Sequence[RowwiseRow]) -> Model:
     sizes = np.array([row.shape for row in rows], np.float64).T
     if key.startswith("rms_norm/"):
         element = np.array([rms_norm.ELEMENT_BYTES[row.dtype] for row in rows], np.float64)
-        return lambda c: sum(rms_norm.parts_us(*sizes, element, rms_norm.Constants(**c)).values())
+        m, n = sizes
+        return lambda c: tiled.total(rms_norm.parts_us(m, n, element, rms_norm.Constants(**c)))
     function, kind = topk.WAYS[key.removeprefix("topk/")]
-    return lambda c: sum(function(*sizes, kind(**c)).values())
+    return lambda c: tiled.total(function(*sizes, kind(**c)))
 
 
 def grouped_by_class(rows: Sequence[Any]) -> dict[str, list[Any]]:
@@ -186,12 +187,12 @@ def fit_all() -> tuple[dict[str, dict[str, Any]], list[tuple[Any, float]]]:
             start,
             {name: WIDTHS.get(name, width) for name in start},
         )
-    starts = {
+    starts: dict[str, Any] = {
         **{f"rms_norm/{name}": value for name, value in rms_norm.START.items()},
         **{f"topk/{name}": value for name, value in topk.START.items()},
     }
     for key, value in starts.items():
-        start = {name: number for name, number in asdict(value).items()}
+        start = asdict(value)
         free = {name: NARROW for name, number in start.items() if number > 0 and name != "cached_elements"}
         add(key, lambda rows, key=key: rowwise_model(key, rows), start, free)
     return table, held_out

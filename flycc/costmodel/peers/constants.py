@@ -9,6 +9,8 @@ from importlib.resources import files
 
 #: Half-widths of intervals, in cross-validated mean absolute errors: 80% of a normal distribution.
 ERRORS_IN_INTERVAL = 1.6
+#: Errors of few rows say little: each class's is drawn to this one, as if this many more rows had shown it.
+USUAL_ERROR, USUAL_ROWS = 0.1, 10
 #: Rows with fewer of M have their own error.
 SMALL_M = 256
 
@@ -25,7 +27,8 @@ class Fitted:
 
     def spread(self, m: int) -> float:
         """Relative half-width of the interval of a prediction."""
-        return ERRORS_IN_INTERVAL * self.held_out_error[m >= SMALL_M]
+        shown = self.held_out_error[m >= SMALL_M] * self.rows + USUAL_ERROR * USUAL_ROWS
+        return ERRORS_IN_INTERVAL * shown / (self.rows + USUAL_ROWS)
 
 
 @cache

@@ -19,7 +19,7 @@ DOUBLE_BUFFER = 2
 
 #: peer class -> pattern with the groups m, n and optionally k, split, stages.
 _PATTERNS = {
-    "aiter-flydsl": r"flydsl_gemm(?P<stages>\d+)_abf16_wbf16_\w*?_t(?P<m>\d+)x(?P<n>\d+)x(?P<k>\d+)_split_k(?P<split>\d+)_",
+    "aiter-flydsl": r"flydsl_gemm(?P<stages>\d+)_abf16_\w*?_t(?P<m>\d+)x(?P<n>\d+)x(?P<k>\d+)_split_k(?P<split>\d+)_",
     "aiter-asm": r"bf16gemm_bf16_tn_(?P<m>\d+)x(?P<n>\d+)",
     "aiter-asm-splitk": r"bf16gemm_fp32bf16_tn_(?P<m>\d+)x(?P<n>\d+)",
     "aiter-asm-mxfp4": r"f4gemm_bf16_per1x32Fp4_BpreShuffle_(?P<m>\d+)x(?P<n>\d+)",

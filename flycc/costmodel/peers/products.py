@@ -82,13 +82,11 @@ class Peer:
         return Constants(**fitted(self.key).constants)
 
 
-def _aiter_asm_tiles() -> tuple[tuple[int, ...], ...]:
-    sizes = ((32, 128), (64, 128), (96, 128), (128, 128), (160, 128), (192, 128), (224, 128), (256, 128))
-    sizes += ((64, 256), (96, 256), (128, 256), (160, 256), (192, 256), (224, 256), (256, 256))
-    sizes += ((128, 384), (160, 384), (128, 512), (96, 640))
-    return _grid([(m, n, 256) for m, n in sizes])
-
-
+_ASM_MXFP4: tuple[_Tile, ...] = (
+    *((m, 128, 256) for m in (32, 64, 96, 128, 160, 192, 224, 256)),
+    *((m, 256, 256) for m in (64, 96, 128, 160, 192, 224, 256)),
+    *((m, n, 256) for m, n in ((128, 384), (160, 384), (128, 512), (96, 640))),
+)
 _TABLES = "public tuning tables for MI355X"
 _PYTORCH = "operator tables published with PyTorch's FlyDSL kernels"
 
@@ -99,8 +97,18 @@ PEERS: tuple[Peer, ...] = (
         BF16,
         _TABLES,
         _grid(
-            ((16, 64, 64), (16, 64, 128), (16, 128, 128), (32, 64, 64), (32, 64, 128), (64, 64, 128))
-            + ((96, 128, 64), (128, 64, 128), (128, 128, 64), (256, 128, 64)),
+            (
+                (16, 64, 64),
+                (16, 64, 128),
+                (16, 128, 128),
+                (32, 64, 64),
+                (32, 64, 128),
+                (64, 64, 128),
+                (96, 128, 64),
+                (128, 64, 128),
+                (128, 128, 64),
+                (256, 128, 64),
+            ),
             _SPLITS,
         ),
     ),
@@ -128,8 +136,17 @@ PEERS: tuple[Peer, ...] = (
         FP8,
         _TABLES,
         _grid(
-            ((16, 64, 512), (32, 64, 512), (64, 64, 256), (64, 128, 256), (128, 128, 256), (256, 128, 128))
-            + ((128, 256, 128), (64, 192, 256), (128, 192, 256)),
+            (
+                (16, 64, 512),
+                (32, 64, 512),
+                (64, 64, 256),
+                (64, 128, 256),
+                (128, 128, 256),
+                (256, 128, 128),
+                (128, 256, 128),
+                (64, 192, 256),
+                (128, 192, 256),
+            ),
         ),
     ),
     *(
@@ -139,21 +156,41 @@ PEERS: tuple[Peer, ...] = (
             fmt,
             _TABLES,
             _grid(
-                ((16, 32, 128), (16, 64, 512), (32, 64, 512), (64, 64, 512), (64, 128, 256), (128, 64, 256))
-                + ((128, 128, 128), (128, 160, 128), (256, 160, 128), (256, 224, 128), (256, 256, 128)),
+                (
+                    (16, 32, 128),
+                    (16, 64, 512),
+                    (32, 64, 512),
+                    (64, 64, 512),
+                    (64, 128, 256),
+                    (128, 64, 256),
+                    (128, 128, 128),
+                    (128, 160, 128),
+                    (256, 160, 128),
+                    (256, 224, 128),
+                    (256, 256, 128),
+                ),
             ),
         )
         for fmt in (FP8, INT8)
     ),
-    Peer("aiter-asm-mxfp4", "scaled_gemm", MXFP4, _TABLES, _aiter_asm_tiles()),
+    Peer("aiter-asm-mxfp4", "scaled_gemm", MXFP4, _TABLES, _grid(_ASM_MXFP4)),
     Peer(
         "aiter-ck-mxfp4",
         "scaled_gemm",
         MXFP4,
         _TABLES,
         _grid(
-            ((32, 128, 256), (64, 128, 256), (96, 128, 256), (128, 128, 256), (64, 512, 256), (128, 256, 256))
-            + ((128, 384, 256), (96, 512, 256), (256, 256, 256)),
+            (
+                (32, 128, 256),
+                (64, 128, 256),
+                (96, 128, 256),
+                (128, 128, 256),
+                (64, 512, 256),
+                (128, 256, 256),
+                (128, 384, 256),
+                (96, 512, 256),
+                (256, 256, 256),
+            ),
         ),
     ),
     Peer("flydsl", "gemm", BF16, _PYTORCH, _grid(_LIBRARY, _WAVE_SPLITS)),
@@ -209,17 +246,17 @@ def predict(peer: Peer, problem: Product, kernel: NamedKernel | None = None) -> 
         tile = f"{sum(m > 0 for m in problem.rows)} products one after another"
     else:
         rows = [kernel.tile] if kernel else peer.tiles
-        parts, chosen = best_parts_us(peer, peer.constants, [problem], rows)
-        parts = {name: values[0] for name, values in parts.items()}
+        arrays, chosen = best_parts_us(peer, peer.constants, [problem], rows)
+        parts = {name: float(values[0]) for name, values in arrays.items()}
         m, n, k, split, _ = rows[int(chosen[0])]
         tile = f"{m}x{n}x{k}" + (f" split-K {split}" if split > 1 else "")
-    total = float(sum(parts.values()))
+    total = sum(parts.values())
     spread = fitted(peer.key).spread(problem.m)
     return PeerPrediction(
         peer.name,
         peer.source,
         Interval(total / (1 + spread), total, total * (1 + spread)),
-        {name: float(value) / total for name, value in parts.items()},
+        {name: value / total for name, value in parts.items()},
         tile,
     )
 
@@ -231,7 +268,7 @@ def best_parts_us(
     tiles = Tiles.of(rows)
     work = _work(problems, tiles, peer.format)
     parts = tiled.parts_us(work, tiles, peer.format, c)
-    total = sum(parts.values())
+    total = tiled.total(parts)
     if len(rows) > 1:
         total = np.where(_allowed(peer, problems, tiles), total, np.inf)
     chosen = np.argmin(total, axis=1)

@@ -14,6 +14,7 @@ import numpy as np
 from flycc.costmodel.peers.constants import fitted
 from flycc.costmodel.peers.products import PeerPrediction
 from flycc.costmodel.peers.tiled import Array
+from flycc.costmodel.peers.tiled import total as whole
 from flycc.costmodel.prediction import Interval
 
 SOURCE = "operator tables published with PyTorch's FlyDSL kernels"
@@ -65,6 +66,6 @@ def predict(peer: str, m: int, n: int, dtype: str) -> PeerPrediction:
 
 def simple_prediction(peer: str, source: str, parts: dict[str, Array], spread: float) -> PeerPrediction:
     """From parts of one problem."""
-    total = float(sum(parts.values())[0])
+    total = float(whole(parts)[0])
     shares = {name: float(values[0]) / total for name, values in parts.items()}
     return PeerPrediction(peer, source, Interval(total / (1 + spread), total, total * (1 + spread)), shares)

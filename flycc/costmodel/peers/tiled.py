@@ -17,7 +17,8 @@ of all shapes are computed at once.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -120,9 +121,6 @@ class Constants:
     split_us: float
     split_bytes_per_us: float
 
-    def changed(self, **values: float) -> Constants:
-        return replace(self, **values)
-
 
 #: Where a fit starts and what it is drawn to: round values of the machine's own limits.
 START = Constants(
@@ -141,7 +139,14 @@ START = Constants(
 
 def norm(*limits: Array) -> Array:
     """Soft maximum of limits that overlap."""
-    return sum(limit**4 for limit in limits) ** 0.25
+    powers: Array = np.zeros(()) + sum(limit**4 for limit in limits)
+    return powers**0.25
+
+
+def total(parts: Mapping[str, Array]) -> Array:
+    """The whole of its parts."""
+    whole: Array = np.zeros(()) + sum(parts.values())
+    return whole
 
 
 def parts_us(
@@ -183,4 +188,4 @@ def parts_us(
 
 def time_us(work: Work, tiles: Tiles, fmt: Format, c: Constants, machine: Machine = MI350) -> Array:
     """Modelled microseconds."""
-    return sum(parts_us(work, tiles, fmt, c, machine).values())
+    return total(parts_us(work, tiles, fmt, c, machine))

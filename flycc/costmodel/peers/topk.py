@@ -1,12 +1,14 @@
 """Peers of top-k of M rows of N: a host floor, rounds of rows, and how long a row takes.
 
-`flydsl` has two ways. "register" keeps rows in registers and takes K maxima: memory, then K times a scan. "radix" gives a
-row to a workgroup whose LDS holds the result, so that a compute unit works on fewer rows at once the larger K is. ATen
-takes a radix selection in passes over all rows, longer rows by several workgroups that must agree, and a sort.
+`flydsl` has two ways. "register" keeps rows in registers and takes K maxima: memory, then K times a scan. "radix"
+gives a row to a workgroup whose LDS holds the result, so that a compute unit works on fewer rows at once the larger
+K is. ATen takes a radix selection in passes over all rows, longer rows by several workgroups that must agree, and a
+sort.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -106,7 +108,7 @@ def aten_us(m: Array, n: Array, k: Array, c: AtenConstants) -> dict[str, Array]:
     }
 
 
-WAYS = {
+WAYS: dict[str, tuple[Callable[..., dict[str, Array]], type]] = {
     "register": (register_us, RegisterConstants),
     "register-deterministic": (register_us, RegisterConstants),
     "radix": (radix_us, RadixConstants),

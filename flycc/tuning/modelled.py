@@ -1,0 +1,188 @@
+"""How long one of our kernels would take: a Problem and a Config, compiled, emulated in part, and modelled.
+
+    predictions = modelled(problem, config)      # one for each kernel launch of the op
+    total(predictions)                           # modelled 12.3 us [11.0, 14.1]
+
+A few workgroups of the compiled binary run on the emulated gfx950 (the first, its neighbours and the last), on operands
+of the full size that are zero, but for the rows of a top-k that are looked at, which are random. A matrix product with
+a long K runs with a shorter one, and the model carries its loop on.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from flycc import codegen, emulator
+from flycc.contracts import GemmProblem, RmsNormProblem, TopkProblem
+from flycc.costmodel import Interval, Prediction, neighbours, predict
+from flycc.costmodel.predict import Floor
+from flycc.emulator.trace import Trace
+from flycc.emulator.trace_recorder import Recorder
+from flycc.kernels import gemm, rms_norm, topk
+from flycc.kernels.common.spec import KernelSpec, Launch
+
+Problem: TypeAlias = GemmProblem | RmsNormProblem | TopkProblem
+Config: TypeAlias = gemm.GemmConfig | rms_norm.RmsNormConfig | topk.TopkConfig
+
+_BYTES = {"bf16": 2, "f16": 2, "f32": 4, "i32": 4, "none": 0}
+#: Turns of a product's main loop that are emulated: the model needs 15 to see its pace, and some to spare.
+_TURNS = 20
+#: Turns of a main loop may differ from steps along K by this: the last or first step may stand outside of it.
+_APART = 2
+#: Rows of a top-k, at either end, that hold random values.
+_FILLED_ROWS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """One launch. `buffers` are the bytes behind each pointer (0: null), `filled` the name, element type and row size
+    of the one that holds random values."""
+
+    spec: KernelSpec
+    launch: Launch
+    buffers: Mapping[str, int]
+    numbers: Mapping[str, int | float]
+    filled: tuple[str, str, int] | None = None
+
+
+def modelled(problem: Problem, config: Config, *, floor: Floor = "graph") -> list[Prediction]:
+    """The modelled launches that compute `problem` under `config`, in order.
+
+    Raises ValueError if `config` does not compute `problem` or a size is not known, and `FlyccError` if the kernel
+    cannot be compiled.
+    """
+    return list(_modelled(problem, config, floor))
+
+
+def total(predictions: list[Prediction]) -> Interval:
+    """Time of launches one after another; the host's floor of all but the first hides behind the first."""
+    device = [prediction.device_us for prediction in predictions[1:]]
+    first = predictions[0].time
+    return Interval(
+        *(getattr(first, part) + sum(getattr(d, part) for d in device) for part in ("low", "typical", "high"))
+    )
+
+
+@lru_cache(maxsize=4096)
+def _modelled(problem: Problem, config: Config, floor: Floor) -> tuple[Prediction, ...]:
+    if isinstance(problem, GemmProblem):
+        return (_product(problem, config, floor),)
+    steps = _norm(problem, config) if isinstance(problem, RmsNormProblem) else _selection(problem, config)
+    return tuple(predict(_trace(step), step.launch.grid, floor=floor) for step in steps)
+
+
+def _product(problem: GemmProblem, config: Any, floor: Floor) -> Prediction:
+    step = _gemm(problem, config)
+    whole = math.ceil(step.numbers["k"] / config.step_k)
+    left_out = max(0, whole - _TURNS)
+    short = replace(step, numbers={**step.numbers, "k": step.numbers["k"] - left_out * config.step_k})
+    trace = _trace(short)
+    if not left_out:
+        return predict(trace, step.launch.grid, floor=floor)
+    turns = max(round(loop.iterations) for loop in predict(trace).by_loop)
+    if abs(turns - (whole - left_out)) > _APART:  # a turn is not a step: nothing to go by but the whole
+        return predict(_trace(step), step.launch.grid, floor=floor)
+    return predict(trace, step.launch.grid, turns=turns + left_out, floor=floor)
+
+
+def _gemm(problem: Any, config: Any) -> _Step:
+    geometry = gemm.launch(problem, config)
+    sizes = {name: getattr(problem, name) for name in ("m", "n", "k")}
+    m, n, k, batch = *sizes.values(), problem.batch
+    element = _BYTES[problem.dtype]
+    buffers = {"a": m * k, "b": n * k, "out": m * n, "bias": n if problem.bias else 0}
+    numbers = {
+        "batch_a": m * k,
+        "batch_b": n * k,
+        "batch_out": m * n,
+        "bias_batch": 0,
+        "bias_m": 0,
+        "bias_n": int(problem.bias),
+        "ld_a": m if problem.trans_a else k,
+        "ld_b": k if problem.trans_b else n,
+        "ld_out": n,
+    }
+    matrices = {name: count * element * (1 if name == "bias" else batch) for name, count in buffers.items()}
+    return _Step(gemm.kernel(problem, config), geometry, matrices, {**numbers, **sizes})
+
+
+def _norm(problem: Any, config: Any) -> list[_Step]:
+    rows, columns = problem.rows, problem.columns
+    size = rows * columns * _BYTES[problem.dtype]
+    buffers = {
+        "x": size,
+        "residual": size * problem.residual,
+        "weight": columns * _BYTES[problem.weight],
+        "y": rows * columns * _BYTES[problem.out_dtype],
+        "new_residual": size * problem.residual,
+        "rstd": 4 * rows * problem.rstd,
+    }
+    numbers = {
+        "ld_x": columns,
+        "ld_residual": columns * problem.residual,
+        "rows": rows,
+        "columns": columns,
+        "whole": rms_norm.whole_columns(columns, problem.dtype),
+        "eps": 1e-6,
+    }
+    return [_Step(rms_norm.kernel(problem, config), rms_norm.launch(problem, config), buffers, numbers)]
+
+
+def _selection(problem: Any, config: Any) -> list[_Step]:
+    rows, steps, stride, places = problem.rows, [], problem.columns, 0
+    for step in config.steps:
+        found = rows * step.parts * step.k
+        last = step is config.steps[-1]
+        buffers = {
+            "x": rows * stride * _BYTES[problem.dtype],
+            "places": places,
+            "values": found * _BYTES[problem.dtype],
+            "indices": found * (8 if last else 4),
+            "work": 4 * rows * step.work,
+        }
+        numbers = {"ld_x": stride, "n": step.n, "k": step.k, "rows": rows, "chunk": step.chunk}
+        spec = topk.kernel(step.variant)
+        steps.append(_Step(spec, topk.launch(step, rows), buffers, numbers, ("x", problem.dtype, stride)))
+        stride, places = step.parts * step.k, 4 * found
+    return steps
+
+
+def _trace(step: _Step) -> Trace:
+    """What the representative workgroups of a launch execute."""
+    compiled = codegen.compile_kernel(step.spec)
+    kernel = emulator.load(compiled.elf).kernels[compiled.symbol]
+    memory, recorder = emulator.Memory(), Recorder()
+    arrays = {name: np.zeros(size, np.uint8) for name, size in step.buffers.items() if size}
+    if step.filled:
+        name, dtype, row = step.filled
+        _fill(arrays[name], dtype, row)
+    pointers = {name: memory.register(arrays[name]) if size else 0 for name, size in step.buffers.items()}
+    emulator.launch(
+        kernel,
+        step.launch.grid,
+        step.launch.block,
+        step.spec.kernarg.pack({**pointers, **step.numbers}),
+        memory,
+        workgroups=neighbours(step.launch.grid),
+        observers=(recorder,),
+    )
+    return recorder.trace()
+
+
+def _fill(array: np.ndarray, dtype: str, row: int) -> None:
+    """Normally distributed values, the same every time, in the first and the last rows."""
+    count = min(array.size // _BYTES[dtype], _FILLED_ROWS * row)
+    values = np.random.default_rng(0).standard_normal(count).astype(np.float32)
+    raw: dict[str, np.ndarray] = {
+        "f32": values,
+        "i32": (values * 1e6).astype(np.int32),
+        "f16": values.astype(np.float16),
+    }
+    data = raw[dtype] if dtype in raw else (values.view(np.uint32) >> 16).astype(np.uint16)
+    array[: data.nbytes] = array[array.size - data.nbytes :] = data.view(np.uint8)
