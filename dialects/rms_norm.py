@@ -10,8 +10,9 @@ from torch_mlir.dialects.ext import Operand, Pure, Result
 
 from flycc.contracts.rms_norm import NormDtype, RmsNormBackwardProblem, RmsNormProblem, WeightDtype
 from flycc.dialects.base import Flycc, create
+from flycc.dialects.constants import constant
 from flycc.dialects.sizes import known, named, row_alignment, rows
-from flycc.dialects.tensor import Dims, Tensor, VTensor
+from flycc.dialects.tensor import Dims, Tensor, TorchFloat, VTensor
 from flycc.dialects.verifying import Fault, check_dims, check_dtype, has_attributes, segments, tensors, verify
 
 #: Element types of every operand and result.
@@ -29,16 +30,16 @@ class RmsNormOp(Flycc.Operation, name="rms_norm", traits=[Pure]):  # type: ignor
     types. With `cast_before_weight` the normalised value is rounded to the type of x before the product with
     w; without, the only rounding is that to the type of y. `rstd` is `1 / sqrt(mean(h**2) + eps)`, f32 [...].
 
-        %y, %h, %rstd = "flycc.rms_norm"(%x, %weight, %residual)
-            {eps = 1.0e-6 : f64, weight_offset = false, cast_before_weight = true,
-             operandSegmentSizes = array<i32: 1, 1, 1>, resultSegmentSizes = array<i32: 1, 1, 1>}
-            : (!torch.vtensor<[2,4,8],bf16>, !torch.vtensor<[8],bf16>, !torch.vtensor<[2,4,8],bf16>)
+        %y, %h, %rstd = "flycc.rms_norm"(%x, %eps, %weight, %residual)
+            {weight_offset = false, cast_before_weight = true,
+             operandSegmentSizes = array<i32: 1, 1, 1, 1>, resultSegmentSizes = array<i32: 1, 1, 1>}
+            : (!torch.vtensor<[2,4,8],bf16>, !torch.float, !torch.vtensor<[8],bf16>, !torch.vtensor<[2,4,8],bf16>)
             -> (!torch.vtensor<[2,4,8],bf16>, !torch.vtensor<[2,4,8],bf16>, !torch.vtensor<[2,4],f32>)
     """
 
     x: Operand[VTensor]
+    eps: Operand[TorchFloat]
     y: Result[VTensor]
-    eps: ir.FloatAttr
     weight_offset: ir.IntegerAttr
     cast_before_weight: ir.IntegerAttr
     weight: Operand[VTensor] | None = None
@@ -83,22 +84,23 @@ class RmsNormBackwardOp(Flycc.Operation, name="rms_norm_backward", traits=[Pure]
 
 def build_rms_norm(
     x: ir.Value,
+    eps: ir.Value,
     weight: ir.Value | None,
     residual: ir.Value | None,
     results: tuple[ir.Type, ir.Type | None, ir.Type | None],
     *,
-    eps: float,
     weight_offset: bool = False,
     cast_before_weight: bool = False,
     before: ir.Operation,
 ) -> RmsNormOp:
     """Creates a `flycc.rms_norm` in front of `before`; `results` are the types of y, new_residual and rstd."""
     attributes = {
-        "eps": ir.FloatAttr.get(ir.F64Type.get(before.context), eps, before.location),
         "weight_offset": ir.BoolAttr.get(weight_offset, before.context),
         "cast_before_weight": ir.BoolAttr.get(cast_before_weight, before.context),
     }
-    return create("flycc.rms_norm", (x, weight, residual), results, attributes, before=before, segmented=True)
+    return create(
+        "flycc.rms_norm", (x, eps, weight, residual), results, attributes, before=before, segmented=True
+    )
 
 
 def build_rms_norm_backward(
@@ -158,14 +160,14 @@ def _weight_dtype(weight: ir.Value | None) -> WeightDtype:
 
 
 def _check_forward(op: ir.Operation) -> None:
-    if not has_attributes(op, {"eps": ir.FloatAttr, **_FLAGS}) or not op.operands or not op.results:
+    if not has_attributes(op, _FLAGS) or len(op.operands) < 2 or not op.results:
         return  # MLIR checks the declaration next, and reports what is not as declared
-    given = segments(op, "operandSegmentSizes", op.operands, "x weight? residual?")
+    given = segments(op, "operandSegmentSizes", op.operands, "x eps weight? residual?")
     results = segments(op, "resultSegmentSizes", op.results, "y new_residual? rstd?")
     if ("residual" in given) != ("new_residual" in results):
         raise Fault("new_residual must be there if, and only if, residual is")
-    eps = op.attributes["eps"].value
-    if not (math.isfinite(eps) and eps >= 0):
+    eps = constant(given.pop("eps"))
+    if eps is not None and not (math.isfinite(eps) and eps >= 0):
         raise Fault(f"eps must be finite and not negative, got {eps}")
     values = tensors(given | results)
     x = _check_row(values)

@@ -32,6 +32,12 @@ class TorchInt(ir.Type):
     type_name = "torch.int"
 
 
+class TorchFloat(ir.Type):
+    """`!torch.float`, as a constraint on operands."""
+
+    type_name = "torch.float"
+
+
 @dataclass(frozen=True, slots=True)
 class Tensor:
     """Sizes and element type (by its MLIR name) of a value tensor of known rank."""

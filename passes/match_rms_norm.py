@@ -11,7 +11,7 @@ from flycc.dialects.rms_norm import DTYPES, build_rms_norm, build_rms_norm_backw
 from flycc.dialects.tensor import same_dims, show, stamped
 from flycc.passes.matching import refuse, replace
 from flycc.passes.norm_reading import Norm, read_norm
-from flycc.passes.torch_ir import constant, is_none, nested_ops, operator_name, producer
+from flycc.passes.torch_ir import constant, is_none, nested_ops, new_constant, operator_name, producer
 
 #: What PyTorch takes for an eps of None: the float32 epsilon, as it computes in float32.
 DEFAULT_EPS = 2.0**-23
@@ -34,7 +34,7 @@ def match_rms_norm(module: ir.Operation) -> None:
 
     After:
 
-        %y, %x = "flycc.rms_norm"(%a, %weight, %b) {eps = 1.0e-6 : f64, weight_offset = false,
+        %y, %x = "flycc.rms_norm"(%a, %eps, %weight, %b) {weight_offset = false,
             cast_before_weight = true, ...} : ... -> (!torch.vtensor<[4,8],bf16>, !torch.vtensor<[4,8],bf16>)
 
     `flycc::rms_norm` and `flycc::rms_norm_backward`, which keep PyTorch's own norm in one piece, and
@@ -71,12 +71,12 @@ def _whole(op: ir.Operation) -> Reason | None:
     if reason is not None:
         return reason
     y, rstd = op.results
-    number = constant(eps)
+    number = DEFAULT_EPS if is_none(eps) else constant(eps)
     _raise_norm(
         Norm(
             x=x,
             y=y,
-            eps=DEFAULT_EPS if number is None else float(number),
+            eps=eps if number is None else float(number),
             folded=(op,),
             weight=None if is_none(weight) else weight,
             rstd=rstd if list(rstd.uses) else None,
@@ -140,6 +140,7 @@ def _raise_norm(norm: Norm) -> None:
         first, (x, residual) = addition, list(addition.operands)[:2]
     raised = build_rms_norm(
         x,
+        norm.eps if isinstance(norm.eps, ir.Value) else new_constant(norm.eps, first),
         norm.weight,
         residual,
         (
@@ -147,7 +148,6 @@ def _raise_norm(norm: Norm) -> None:
             None if addition is None else addition.results[0].type,
             None if norm.rstd is None else norm.rstd.type,
         ),
-        eps=norm.eps,
         weight_offset=norm.weight_offset,
         cast_before_weight=norm.cast_before_weight,
         before=first,
@@ -163,7 +163,7 @@ def _raise_norm(norm: Norm) -> None:
 
 
 def _residual_addition(norm: Norm) -> ir.Operation | None:
-    """The addition of two tensors of x's shape and type that makes x, if the weight is known before it."""
+    """The addition of two tensors of x's shape and type that makes x, if weight and eps are known before it."""
     addition = producer(norm.x)
     if (
         addition is None
@@ -176,10 +176,11 @@ def _residual_addition(norm: Norm) -> ir.Operation | None:
         term is None or term.dtype != total.dtype or not same_dims(term.dims, total.dims) for term in terms
     ):
         return None
-    source = None if norm.weight is None else producer(norm.weight)
-    if source is None:
-        return addition
-    return addition if source.block == addition.block and source.is_before_in_block(addition) else None
+    for operand in (norm.weight, norm.eps):
+        source = producer(operand) if isinstance(operand, ir.Value) else None
+        if source is not None and not source.is_before_in_block(addition):
+            return None
+    return addition
 
 
 _FORMS: dict[str, Callable[[ir.Operation], Reason | None]] = {

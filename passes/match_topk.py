@@ -10,7 +10,7 @@ from flycc.contracts import Reason
 from flycc.dialects.tensor import Dims, Tensor, show, stamped
 from flycc.dialects.topk import DTYPES, build_topk, result_dims
 from flycc.passes.matching import refuse, replace
-from flycc.passes.torch_ir import constant, is_none, nested_ops, operator_name, users
+from flycc.passes.torch_ir import constant, is_none, nested_ops, new_constant, operator_name, users
 
 
 def match_topk(module: ir.Operation) -> None:
@@ -92,7 +92,7 @@ def _extreme(op: ir.Operation) -> Reason | None:
         )
     raised = build_topk(
         op.operands[0],
-        _int_constant(1, op),
+        new_constant(1, op),
         (op.results[0].type, op.results[1].type),
         dim=axis,
         keep_dim=bool(keep_dim),
@@ -117,7 +117,7 @@ def _sort(op: ir.Operation) -> Reason | None:
     dims = result_dims(x.dims, axis, k, True)
     raised = build_topk(
         op.operands[0],
-        _int_constant(k, op),
+        new_constant(k, op),
         (_tensor_type(dims, x.dtype, op), _tensor_type(dims, "si64", op)),
         dim=axis,
         largest=bool(largest),
@@ -154,17 +154,6 @@ def _axis(op: ir.Operation, dim: ir.Value) -> int | None:
     """The dimension of the operand of `op` that `dim` names, counted from the front; None if not a constant."""
     x, number = stamped(op.operands[0]), constant(dim)
     return number % len(x.dims) if x is not None and isinstance(number, int) else None
-
-
-def _int_constant(number: int, before: ir.Operation) -> ir.Value:
-    with before.context, before.location:
-        op = ir.Operation.create(
-            "torch.constant.int",
-            [ir.Type.parse("!torch.int")],
-            attributes={"value": ir.IntegerAttr.get(ir.IntegerType.get_signless(64), number)},
-            ip=ir.InsertionPoint(before),
-        )
-    return op.results[0]
 
 
 def _tensor_type(dims: Dims, dtype: str, like: ir.Operation) -> ir.Type:

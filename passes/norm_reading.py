@@ -21,14 +21,16 @@ _CASTS = ("aten._to_copy", "prims.convert_element_type")
 
 @dataclass(frozen=True)
 class Norm:
-    """What `flycc.rms_norm` says of x, weight and flags, with eps; `y` (and `rstd`) are the values it replaces.
+    """What `flycc.rms_norm` says of x, weight and flags; `y` (and `rstd`) are the values it replaces.
+
+    `eps` is a number, or a `!torch.float` that is known at run time.
 
     `folded` are the ops that compute them, users before what they use.
     """
 
     x: ir.Value
     y: ir.Value
-    eps: float
+    eps: float | ir.Value
     folded: tuple[ir.Operation, ...]
     weight: ir.Value | None = None
     weight_offset: bool = False
@@ -93,7 +95,9 @@ def _squared(op: ir.Operation | None) -> ir.Value | None:
     return None
 
 
-def _scaling(mean: ir.Value) -> tuple[ir.Operation, ir.Value, float, tuple[ir.Operation, ...]] | None:
+def _scaling(
+    mean: ir.Value,
+) -> tuple[ir.Operation, ir.Value, float | ir.Value, tuple[ir.Operation, ...]] | None:
     """The op that scales by the inverse root of `mean` (+ eps), what it scales, eps, and the ops between.
 
     The ops between come users first. None if `mean` goes under no root, or under one by which nothing is divided.
@@ -135,13 +139,16 @@ def _power(value: ir.Value, name: str, exponent: float) -> ir.Operation | None:
     return _user(value, name)
 
 
-def _eps(addition: ir.Operation | None) -> float:
+def _eps(addition: ir.Operation | None) -> float | ir.Value:
     if addition is None:
         return 0.0
     eps = constant(addition.operands[1])
-    if eps is None or constant(addition.operands[2]) != 1 or eps < 0:
-        raise _NoMatch("eps", "what is added to the mean of squares must be a constant that is not negative")
-    return float(eps)
+    if constant(addition.operands[2]) == 1:
+        if eps is None and str(addition.operands[1].type) == "!torch.float":
+            return addition.operands[1]
+        if eps is not None and eps >= 0:
+            return float(eps)
+    raise _NoMatch("eps", "what is added to the mean of squares must be a number that is not negative")
 
 
 def _check_types(x: ir.Value, squared: ir.Value, scaled: ir.Operation) -> None:

@@ -12,6 +12,21 @@ NODE_ATTR = "flycc.node"
 IMPURE_ATTR = "flycc.impure"
 
 
+def new_constant(number: int | float, before: ir.Operation) -> ir.Value:
+    """A `torch.constant` of `number` in front of `before`."""
+    kind = "int" if isinstance(number, int) else "float"
+    with before.context, before.location:
+        number_type = ir.IntegerType.get_signless(64) if kind == "int" else ir.F64Type.get()
+        attribute = ir.IntegerAttr if kind == "int" else ir.FloatAttr
+        op = ir.Operation.create(
+            f"torch.constant.{kind}",
+            [ir.Type.parse(f"!torch.{kind}")],
+            attributes={"value": attribute.get(number_type, number)},
+            ip=ir.InsertionPoint(before),
+        )
+    return op.results[0]
+
+
 def int_list(value: ir.Value) -> list[int] | None:
     """The integers of a `torch.prim.ListConstruct` of constants, or None."""
     op = producer(value)

@@ -84,6 +84,7 @@ def _gemm(graph: Graph, op: GemmOp, operand: Operand) -> list[Node]:
 
 
 def _rms_norm(graph: Graph, op: RmsNormOp, operand: Operand) -> list[Node]:
+    eps = constant(op.eps)
     dtype, out_dtype = known(op.x).dtype, known(op.y).dtype
     call = _function(
         graph,
@@ -91,7 +92,7 @@ def _rms_norm(graph: Graph, op: RmsNormOp, operand: Operand) -> list[Node]:
         operand(op.x),
         operand(op.weight),
         operand(op.residual),
-        op.eps.value,
+        operand(op.eps) if eps is None else eps,
         weight_offset=op.weight_offset.value,
         cast_before_weight=op.cast_before_weight.value,
         want_rstd=op.rstd is not None,

@@ -21,7 +21,7 @@ def keep_whole(gm: GraphModule) -> GraphModule:
     their bits. A call stays as it is where the custom op could not stand for it: attention with dropout or
     with a mask that needs a gradient, options known only at run time, tensor subclasses, and every call of a
     graph that uses autocast, chooses attention backends or applies functorch transforms, because those act on
-    PyTorch's own ops only.
+    PyTorch's own ops only. The eps of a norm written by hand becomes a constant.
     """
     modules = [module for module in gm.modules() if isinstance(module, GraphModule)]
     calls = [node for module in modules for node in module.graph.nodes if node.op == "call_function"]
@@ -33,9 +33,27 @@ def keep_whole(gm: GraphModule) -> GraphModule:
                 _keep_sdpa(node, *node.args, **node.kwargs)
             elif node.target is torch.rms_norm:
                 _keep_rms_norm(node, *node.args, **node.kwargs)
+    for node in calls:
+        _specialise_eps(node)
     for module in modules:
         module.recompile()
     return gm
+
+
+def _specialise_eps(node: Node) -> None:
+    """Makes a float that is added to a mean a constant, with a guard.
+
+    With dynamic shapes Dynamo takes the floats of modules for inputs, and the eps of a norm written by hand
+    would then be a tensor that only the run knows; it hardly ever changes.
+    """
+    if node.target is not operator.add or len(node.args) != 2:
+        return
+    mean, eps = node.args
+    value = eps.meta.get("example_value") if isinstance(eps, Node) else None
+    if isinstance(mean, Node) and mean.target in ("mean", torch.mean) and isinstance(value, torch.SymFloat):
+        node.args = (mean, float(value))
+        if not eps.users:
+            node.graph.erase_node(eps)
 
 
 def _changes_dispatch(node: Node) -> bool:

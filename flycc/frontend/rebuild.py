@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 from torch_mlir.dialects import func
-from torch_mlir.ir import BlockArgument, Module, Operation, OpView, Type, Value
+from torch_mlir.ir import BlockArgument, Module, Operation, OpView, Value
 
 from flycc.contracts import FlyccError, Problem, Reason
 from flycc.dialects import problem
@@ -215,7 +215,7 @@ class _Rebuilding:
             nodes = self._roots(owner)[value.result_number]
         else:
             producer = self._node(owner.attributes[NODE_ATTR].value)
-            is_number = value.type == Type.parse("!torch.int", owner.context)
+            is_number = str(value.type) in ("!torch.int", "!torch.float")
             if SHAPES_ATTR in owner.attributes:
                 nodes = self._results.get((producer, value.result_number), [])
             elif SHAPE_ATTR in owner.attributes or is_number:
