@@ -8,7 +8,7 @@
 Knows the emulator's trace format and nothing else of flycc. docs/costmodel.md describes the model.
 """
 
-from flycc.costmodel.device import predict, timeline
+from flycc.costmodel.device import Floor, predict, timeline
 from flycc.costmodel.machine import MI350, Clock, Machine
 from flycc.costmodel.prediction import InstructionCost, Interval, LoopCost, Occupancy, Prediction
 from flycc.costmodel.reuse import Reuse, neighbours
@@ -16,6 +16,7 @@ from flycc.costmodel.reuse import Reuse, neighbours
 __all__ = [
     "MI350",
     "Clock",
+    "Floor",
     "InstructionCost",
     "Interval",
     "LoopCost",
