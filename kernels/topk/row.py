@@ -65,10 +65,12 @@ class Row:
 
     def _words(self, place: fx.Int32) -> list[fx.Uint32]:
         if self.vector == 1:
-            return [self.element(place)]
+            return [self.element(place, place < self.count)]
         dwords = self.vector * self.order.bits // 32
         kind = fx.Vector.make_type(dwords, fx.Int32) if dwords > 1 else T.i32
-        loaded = rocdl.raw_ptr_buffer_load(kind, self.buffer, self._offset(place), fx.Int32(0))
+        # Beyond the end there may be another row, which this lane has no use for.
+        offset = checked(place < self.count, self._offset(place))
+        loaded = rocdl.raw_ptr_buffer_load(kind, self.buffer, offset, fx.Int32(0))
         words = (
             [fx.Uint32(fx.Vector(loaded)[i]) for i in range(dwords)] if dwords > 1 else [fx.Uint32(loaded)]
         )
