@@ -10,8 +10,8 @@ from torch_mlir.dialects.ext import Operand, Pure, Result
 from flycc.contracts.topk import TopkDtype, TopkProblem
 from flycc.dialects.base import Flycc, create
 from flycc.dialects.constants import constant
-from flycc.dialects.sizes import known, named, rows
-from flycc.dialects.tensor import Dim, Dims, TorchInt, VTensor
+from flycc.dialects.sizes import known, named, row_alignment, rows
+from flycc.dialects.tensor import Dim, Dims, Tensor, TorchInt, VTensor
 from flycc.dialects.verifying import Fault, check_dims, check_dtype, has_attributes, tensors, verify
 
 #: Element types, and how Problems spell them.
@@ -83,7 +83,8 @@ def result_dims(x: Dims, dim: int, k: Dim, keep_dim: bool) -> Dims:
 def problem(op: TopkOp) -> TopkProblem:
     """The Problem that a verified `flycc.topk` poses: one row for every place in the other dimensions.
 
-    A dynamic size becomes its symbol from the stamps, or else "N", "K" or "B<i>".
+    A dynamic size becomes its symbol from the stamps, or else "N", "K" or "B<i>". The alignment assumes
+    contiguous rows at 16-byte-aligned addresses.
     """
     x, values, dim = known(op.x), known(op.values), op.dim.value
     k = constant(op.k)
@@ -95,6 +96,7 @@ def problem(op: TopkOp) -> TopkProblem:
         largest=op.largest.value,
         sorted=op.sorted.value,
         deterministic=op.deterministic.value,
+        align=row_alignment(Tensor((x.dims[dim],), x.dtype)),
     )
 
 

@@ -30,8 +30,8 @@ def compile_graph(
     try:
         module = import_graph(gm, dialects.load(Context()))
         run_pipeline(module)
-        rebuilt, matches, refused = rebuild_graph(gm, module, serve)
-        return rebuilt, report_graph(gm, matches, pass_refusals(module) | refused)
+        rebuilt, matches = rebuild_graph(gm, module, serve)
+        return rebuilt, report_graph(gm, matches, pass_refusals(module))
     except FlyccError as error:
         return gm, report_failure(gm, error.reason)
     # A fault of ours must not become the model's. MLIR's error text can hold the whole module.

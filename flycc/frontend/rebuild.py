@@ -38,7 +38,7 @@ class Inconsistent(FlyccError):
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """A kernel call that replaced FX nodes.
+    """A kernel call that replaced FX nodes, or with `reason` one that may not.
 
     `kernel` is the op called, `family` and `problem` (in one line) what it serves, `node` the one of the
     replaced nodes `consumed` that stands for all.
@@ -49,40 +49,35 @@ class Match:
     problem: str
     node: str
     consumed: frozenset[str]
+    reason: Reason | None = None
 
 
-def rebuild_graph(
-    gm: GraphModule, module: Module, serve: Serve
-) -> tuple[GraphModule, list[Match], dict[str, Reason]]:
-    """The graph of `gm` with the matches of `module` as calls, the matches made, and those refused here.
+def rebuild_graph(gm: GraphModule, module: Module, serve: Serve) -> tuple[GraphModule, list[Match]]:
+    """The graph of `gm` with the matches of `module` as calls, and all matches, those refused here with reasons.
 
-    `module` is `import_graph(gm)` after the passes. `serve` says why a kernel cannot serve a problem. A
-    refusal is found under the name of the node that stands for its match. `gm` itself is only read. Raises
-    Inconsistent.
+    `module` is `import_graph(gm)` after the passes. `serve` says why a kernel cannot serve a problem. `gm`
+    itself is only read. Raises Inconsistent.
     """
     graph = copy.deepcopy(gm.graph)
     rebuilding = _Rebuilding(list(gm.graph.nodes), list(graph.nodes))
     matches: list[Match] = []
-    refusals: dict[str, Reason] = {}
     for op in nested_ops(module.operation):
         view = op.opview
         if isinstance(view, Flycc.Operation):
             consumed = frozenset(name.value for name in op.attributes[CONSUMED_ATTR])
             face, posed = rebuilding.face(op, consumed), problem(view)
             reason = rebuilding.refusal(view, consumed) or serve(posed, rebuilding.device(op))
-            if reason is not None:
-                refusals[face] = reason
-                continue
-            rebuilding.replace(view)
+            if reason is None:
+                rebuilding.replace(view)
             family = FAMILY_OF_PROBLEM[type(posed)]
-            matches.append(Match(called(view), family, str(posed), face, consumed))
+            matches.append(Match(called(view), family, str(posed), face, consumed, reason))
         elif isinstance(view, func.ReturnOp):
             rebuilding.check_outputs(op)
-    rebuilding.erase_dead(frozenset().union(*(match.consumed for match in matches)))
+    rebuilding.erase_dead(frozenset().union(*(m.consumed for m in matches if m.reason is None)))
     graph.lint()
     rebuilt = GraphModule(gm, graph)
     rebuilt.meta = dict(gm.meta)
-    return rebuilt, matches, refusals
+    return rebuilt, matches
 
 
 def pass_refusals(module: Module) -> dict[str, Reason]:

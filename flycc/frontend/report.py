@@ -58,7 +58,7 @@ class Report:
 def report_graph(gm: GraphModule, matches: list[Match], refusals: Mapping[str, Reason]) -> Report:
     """`gm` is the graph before any replacement; `refusals` gives reasons by the name of a candidate's node."""
     served = {match.node: match for match in matches}
-    consumed = frozenset().union(*(match.consumed for match in matches))
+    consumed = frozenset().union(*(match.consumed for match in matches if match.reason is None))
     report = Report()
     for name, node, outer in _nodes(gm):
         family, match, refusal = family_of(node), served.get(name), refusals.get(name)
@@ -118,6 +118,8 @@ def _candidate(name: str, node: Node, family: str, match: Match | None, refusal:
     results = val if isinstance(val, tuple | list) else [val]
     result = ", ".join(tensor_text(item) for item in results if isinstance(item, torch.Tensor))
     described = (name, family, target_name(node), f"{operands} -> {result}")
+    if match is not None and match.reason is not None:
+        return Candidate(*described, None, match.reason)
     if match is not None:
         return Candidate(*described, match.kernel, None, match.problem, len(match.consumed))
     return Candidate(*described, None, refusal or unserved(family))
