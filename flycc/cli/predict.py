@@ -17,7 +17,7 @@ from flycc.costmodel.peers.kernel_names import DOUBLE_BUFFER
 
 #: family -> what its --shape spells, and its element types: the first is the default.
 FAMILIES = {
-    "gemm": ("M,N,K", ("bf16", "f16", "fp8", "int8")),
+    "gemm": ("M,N,K", ("bf16", "f16", "fp8", "int8", "mxfp8", "mxfp4")),
     "grouped_gemm": ("N,K", ("bf16", "f16")),
     "scaled_gemm": ("M,N,K", ("bf16", "f16")),
     "rms_norm": ("M,N", ("bf16", "f16", "f32")),
@@ -32,6 +32,7 @@ ALIASES = {
     "float32": "f32",
     "bfloat16": "bf16",
     "e4m3": "fp8",
+    "fp4": "mxfp4",
 }
 OURS = "flycc"
 #: Classes of the families that have no tiles, in the order shown.
@@ -103,6 +104,14 @@ class Query:
         dtype = ALIASES.get(args.dtype, args.dtype) or dtypes[0]
         if dtype not in dtypes:
             raise _bad("--dtype", f"got {args.dtype}; {args.family} takes {', '.join(dtypes)}")
+        if dtype in FORMATS:  # a scaled product by another name
+            scaled_too = {
+                **vars(args),
+                "family": "scaled_gemm",
+                "dtype": None,
+                "format": args.format or dtype,
+            }
+            return cls.of(argparse.Namespace(**scaled_too))
         grouped, scaled = args.family == "grouped_gemm", args.family == "scaled_gemm"
         if grouped != bool(args.groups):
             raise _bad("--groups", f"rows of each group, for grouped_gemm and only there; got {args.groups}")
@@ -220,7 +229,7 @@ def ours(problem: Any) -> dict[str, Any]:
     config = family.choose(problem)
     if isinstance(config, Reason):
         return {"modelled": True, "refused": asdict(config)}
-    predictions = tuning.modelled(problem, config)
+    predictions = tuning.model(problem, config)
     time = tuning.total(predictions)
     shares: dict[str, float] = {}
     for prediction in predictions:

@@ -1,5 +1,5 @@
 """Which configuration of a kernel to use, decided by the cost model."""
 
-from flycc.tuning.modelled import modelled, total
+from flycc.tuning.modelled import model, total
 
-__all__ = ["modelled", "total"]
+__all__ = ["model", "total"]

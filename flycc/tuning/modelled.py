@@ -1,6 +1,6 @@
 """How long one of our kernels would take: a Problem and a Config, compiled, emulated in part, and modelled.
 
-    predictions = modelled(problem, config)      # one for each kernel launch of the op
+    predictions = model(problem, config)      # one for each kernel launch of the op
     total(predictions)                           # modelled 12.3 us [11.0, 14.1]
 
 A few workgroups of the compiled binary run on the emulated gfx950 (the first, its neighbours and the last), on operands
@@ -20,8 +20,7 @@ import numpy as np
 
 from flycc import codegen, emulator
 from flycc.contracts import GemmProblem, RmsNormProblem, TopkProblem
-from flycc.costmodel import Interval, Prediction, neighbours, predict
-from flycc.costmodel.predict import Floor
+from flycc.costmodel import Floor, Interval, Prediction, neighbours, predict
 from flycc.emulator.trace import Trace
 from flycc.emulator.trace_recorder import Recorder
 from flycc.kernels import gemm, rms_norm, topk
@@ -51,7 +50,7 @@ class _Step:
     filled: tuple[str, str, int] | None = None
 
 
-def modelled(problem: Problem, config: Config, *, floor: Floor = "graph") -> list[Prediction]:
+def model(problem: Problem, config: Config, *, floor: Floor = "graph") -> list[Prediction]:
     """The modelled launches that compute `problem` under `config`, in order.
 
     Raises ValueError if `config` does not compute `problem` or a size is not known, and `FlyccError` if the kernel
