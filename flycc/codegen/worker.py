@@ -11,6 +11,8 @@ Reason and nothing.
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import json
 import os
 import signal
@@ -90,39 +92,59 @@ class _Worker:
             received = None
         except BaseException:
             # Interrupted half-way: what it would answer is nobody's any more.
-            self.process.kill()
-            self.process.wait()
+            self.end()
             raise
         finally:
             late.cancel()
         if received is None:
             status = self.process.wait()
+            said = self._last_words()
+            self.end()
             if monotonic() - started >= TIME_LIMIT:
                 raise CompileError(Reason("codegen.time", f"the compiler took longer than {TIME_LIMIT} s"))
-            raise CompileError(Reason("codegen.crash", self._obituary(status)))
+            how = signal.Signals(-status).name if status < 0 else f"exit status {status}"
+            raise CompileError(Reason("codegen.crash", f"the compiler ended with {how} and said: {said}"))
         answer, elf = received
         if "code" in answer:
             raise CompileError(Reason(answer["code"], answer["sentence"]))
         return elf, answer["seconds"]
 
-    def _obituary(self, status: int) -> str:
-        how = signal.Signals(-status).name if status < 0 else f"exit status {status}"
+    def end(self) -> None:
+        """Stop it, if it runs, and give back what it held. A fork's copy only gives back."""
+        if self.owner == os.getpid():
+            self.process.kill()
+            self.process.wait()
+        for stream in (self.process.stdin, self.process.stdout, self.log):
+            # What a dead worker did not read is lost when its pipe is closed.
+            with contextlib.suppress(BrokenPipeError):
+                if stream is not None:
+                    stream.close()
+
+    def _last_words(self) -> str:
+        """The line of its log that says most: LLVM says what was wrong, then prints a stack of addresses."""
         self.log.seek(max(0, self.log.seek(0, os.SEEK_END) - 4096))
         lines = [line.strip() for line in self.log.read().decode(errors="replace").splitlines()]
-        # LLVM says first what was wrong, then prints a stack of addresses.
         said = next((line for line in lines if "LLVM ERROR" in line or "Assertion" in line), "")
-        said = said or next((line for line in reversed(lines) if line), "nothing")
-        return f"the compiler ended with {how} and said: {said[:200]}"
+        return (said or next((line for line in reversed(lines) if line), "nothing"))[:200]
 
 
 _lock = threading.RLock()
 _running: _Worker | None = None
 
 
+@atexit.register
+def _end() -> None:
+    if _running is not None:
+        _running.end()
+
+
 def _worker() -> _Worker:
     """This process's worker, which a fork does not inherit; a new one if the last one ended."""
     global _running
-    if _running is None or _running.owner != os.getpid() or _running.process.poll() is not None:
+    if _running is not None and (_running.owner != os.getpid() or _running.process.poll() is not None):
+        _running.end()
+        _running = None
+    if _running is None:
         _running = _Worker.spawn()
     return _running
 
