@@ -171,10 +171,10 @@ class _Launch:
 
     def run(self, clock: Clock) -> _Run:
         """The clock falls with MFMA activity, and with it what a byte of memory costs in clocks."""
-        ghz, share = clock.peak_ghz, supply(self.machine, clock, clock.peak_ghz, self.count, self.reuse)
+        share = supply(self.machine, clock, clock.peak_ghz, self.count, self.reuse)
         clk, timing = self._simulate(share)
         busy = timing.mfma_busy / (self.machine.simds_per_cu * timing.clk)
-        ghz -= clock.fall_ghz * busy * min(1.0, self.count / self.machine.cus)
+        ghz = clock.ghz(busy * min(1.0, (1 - self.tail) * self.count / self.machine.cus))
         if timing.deep_busy > _BUSY * timing.clk and ghz < clock.peak_ghz:
             clk, timing = self._simulate(supply(self.machine, clock, ghz, self.count, self.reuse))
         return _Run(clock, clk / ghz / 1e3, ghz, clk, timing)

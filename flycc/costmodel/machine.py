@@ -13,14 +13,21 @@ from dataclasses import dataclass
 class Clock:
     """One explanation of why large matrix products stop short of the peak; a prediction carries them all.
 
-    The core clock in GHz is `peak_ghz - fall_ghz * u` where u is the share of time that the MFMA pipes are busy.
-    `operand_bytes_per_clk` is what one compute unit gets from L2 at most.
+    Dynamic power grows with frequency times voltage squared, so with the cube of the clock, and with the share of all
+    MFMA pipes of the device that is busy: up to `free_activity` of it the clock is `peak_ghz`, beyond it falls with the
+    cube root. `operand_tb_s` is what all compute units together get from L2.
     """
 
     name: str
     peak_ghz: float
-    fall_ghz: float
-    operand_bytes_per_clk: float
+    free_activity: float
+    operand_tb_s: float
+
+    def ghz(self, activity: float) -> float:
+        """The clock at which that share, 0 to 1, of the device's MFMA pipes is busy."""
+        if activity <= self.free_activity:
+            return self.peak_ghz
+        return self.peak_ghz * float((self.free_activity / activity) ** (1 / 3))
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +82,9 @@ class Machine:
     atomic_clk: int = 400  # [?] performed in L2
     l1_bytes_per_clk: int = 64  # [S] of a compute unit
     l1_queue: int = 16  # [S] requests of the waves of one SIMD
-    l2_read_bytes_per_clk_per_xcd: float = 128 * 16  # [S] 128 of a channel; 16 channels
+    # [M] The assembly kernel of 256x256 tiles, on up to 144 compute units and so short of neither power nor L2, takes
+    # 1.07 us for the 64 KiB of a step, 61 GB/s; no kernel of the public tables gets more, those of small tiles get near.
+    operand_bytes_per_clk: float = 25.6  # of one compute unit from L2
     l2_write_bytes_per_clk_per_xcd: float = 64 * 16  # [S]
     mall_tb_s: float = 11.0  # [?] CDNA3: 11.9 measured of 17 peak
     hbm_tb_s: float = 6.4  # [S] 6.0 to 6.8 achieved of 8.0
@@ -93,11 +102,11 @@ class Machine:
     eager_us: float = 18.0  # [S] host time of one eager operator
     model_error: float = 0.10  # [?] of time on the device, each way, beyond the hypotheses below
 
-    # [M] Both give 1.39 us for the 2,048 MFMA clocks and 64 KiB of operands of a 256x256x64 step of bf16 (and nearly
-    # the 1.48 us of the same clocks and bytes of MXFP4): one by a clock of 1.47 GHz, one by 12.6 TB/s from L2.
+    # [M] Both give about 1.39 us for that step on all 256 compute units. The clock explains the public tables' 1.19 on
+    # 192 and 1.28 on 208 as well (1.26, 1.29), and 1.14 on 144; the limit of L2 begins too late (1.07, 1.08, 1.07).
     hypotheses: tuple[Clock, ...] = (
-        Clock("power-limited", peak_ghz=2.4, fall_ghz=0.93, operand_bytes_per_clk=64.0),
-        Clock("operand-limited", peak_ghz=2.4, fall_ghz=0.0, operand_bytes_per_clk=20.5),
+        Clock("power-limited", peak_ghz=2.4, free_activity=0.37, operand_tb_s=39.0),
+        Clock("operand-limited", peak_ghz=2.4, free_activity=1.0, operand_tb_s=12.6),
     )
 
     @property

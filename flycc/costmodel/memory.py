@@ -18,9 +18,8 @@ def supply(machine: Machine, clock: Clock, ghz: float, workgroups: int, reuse: R
     """
     active = workgroups / -(-workgroups // machine.cus)
     on_xcd = max(1.0, active / machine.xcds)
-    link = max(1 / min(machine.l1_bytes_per_clk, clock.operand_bytes_per_clk * clock.peak_ghz / ghz),
-               on_xcd / machine.l2_read_bytes_per_clk_per_xcd)  # fmt: skip
     clk_per_byte = active * ghz * 1e9 / 1e12  # of one compute unit's share of 1 TB/s
+    link = max(1 / machine.operand_bytes_per_clk, clk_per_byte / clock.operand_tb_s)
     mall, hbm = clk_per_byte / machine.mall_tb_s, clk_per_byte / machine.hbm_tb_s
     beyond = 1 - reuse.l2
     from_hbm = beyond * (1 - reuse.mall)
