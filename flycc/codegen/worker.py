@@ -67,15 +67,19 @@ class _Worker:
         # -P: the user's directory must not shadow what the worker imports.
         command = [sys.executable, "-P", "-m", "flycc.codegen.worker"]
         path = os.pathsep.join(entry for entry in sys.path if entry)
-        process = subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=log,
-            env=os.environ | {"PYTHONPATH": path},
-            # A Ctrl-C is for the process that asked; the worker sees its pipe close.
-            start_new_session=True,
-        )
+        try:
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                env=os.environ | {"PYTHONPATH": path},
+                # A Ctrl-C is for the process that asked; the worker sees its pipe close.
+                start_new_session=True,
+            )
+        except OSError:
+            log.close()
+            raise
         return cls(process, log)
 
     def lower(self, text: str, target: str) -> tuple[bytes, dict[str, float]]:

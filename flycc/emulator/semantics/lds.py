@@ -63,7 +63,8 @@ def _places(
     shape = (batch.waves, LANES)
 
     def places(values: np.ndarray | None) -> tuple[np.ndarray, np.ndarray | None]:
-        at = np.add(address, offset, dtype=np.int64)
+        # The sum wraps: LLVM folds an offset onto a base below zero on every GPU since the first of its line.
+        at = np.add(address, np.uint32(offset)).astype(np.int64)
         if at.shape != shape:
             at = np.array(np.broadcast_to(at, shape))
         mask = batch.mask

@@ -216,6 +216,17 @@ def test_lds_atomics_go_lane_by_lane(name: str) -> None:
     assert state.lds.view(np.uint32).tolist() == cells
 
 
+def test_lds_addresses_wrap_at_32_bits() -> None:
+    """A base below zero plus an offset beyond it: what LLVM makes of an index that is never negative itself."""
+    state = machine(np.random.default_rng(SEED))
+    cells = state.lds.view(np.uint32).copy()
+    state.vgpr[0] = np.uint32(2**32 - 16)
+    ds(state, "ds_read_b32", (Operand(V, 2),), Operand(V, 0), offset=24)
+    assert (state.vgpr[2] == cells[2]).all()
+    ds(state, "ds_read_b32", (Operand(V, 2),), Operand(V, 0), offset=12)
+    assert not state.vgpr[2].any()
+
+
 def test_global_float_atomics() -> None:
     rng = np.random.default_rng(SEED)
     state = machine(rng)
