@@ -35,7 +35,7 @@ def predict(
     machine: Machine = MI350,
     reuse: Reuse | None = None,
     turns: int | None = None,
-    warm: bool = True,
+    warm: bool = False,
     floor: Floor = "graph",
 ) -> Prediction:
     """The modelled time of a launch from a trace of some of its workgroups.
@@ -44,8 +44,9 @@ def predict(
     of the grid is taken to be like the traced one that lies at the same edges. `turns` is how often the waves go round
     their longest loop (as `Prediction.by_loop` counts), where the trace was made of a smaller problem: of a matrix
     product with a shorter K. `reuse` replaces what the trace says of caches; `warm` says that earlier launches left in
-    the MALL what fits. `floor` is how it is launched: replayed from a graph, by compiled code, or by an eager operator,
-    whose host time hides shorter kernels.
+    the MALL what fits: not so in benchmarks that flush caches between runs, nor in models with their many weights.
+    `floor` is how it is launched: replayed from a graph, by compiled code, or by an eager operator, whose host time
+    hides shorter kernels.
 
     Raises ValueError for a trace without waves, for workgroups that fit no compute unit, for `turns` that do not apply
     and for an unknown `floor`.
@@ -149,7 +150,7 @@ class _Launch:
         grid: Extent,
         turns: int | None = None,
         reuse: Reuse | None = None,
-        warm: bool = True,
+        warm: bool = False,
     ) -> None:
         self.machine, self.count = machine, math.prod(grid)
         self.instructions = len(trace.instructions)

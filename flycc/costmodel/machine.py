@@ -82,8 +82,8 @@ class Machine:
     atomic_clk: int = 400  # [?] performed in L2
     l1_bytes_per_clk: int = 64  # [S] of a compute unit
     l1_queue: int = 16  # [S] requests of the waves of one SIMD
-    # [M] The assembly kernel of 256x256 tiles, on up to 144 compute units and so short of neither power nor L2, takes
-    # 1.07 us for the 64 KiB of a step, 61 GB/s; no kernel of the public tables gets more, those of small tiles get near.
+    # [M] The assembly kernel of 256x256 tiles on up to 144 compute units, so short of neither power nor L2, takes
+    # 1.07 us for the 64 KiB of a step, 61 GB/s. No kernel of the public tables gets more, small tiles get near that.
     operand_bytes_per_clk: float = 25.6  # of one compute unit from L2
     l2_write_bytes_per_clk_per_xcd: float = 64 * 16  # [S]
     mall_tb_s: float = 11.0  # [?] CDNA3: 11.9 measured of 17 peak

@@ -33,6 +33,6 @@ def supply(machine: Machine, clock: Clock, ghz: float, workgroups: int, reuse: R
         link=link,
         deep=max(beyond * mall, from_hbm * hbm),
         store=max(1 / machine.l1_bytes_per_clk, on_xcd / machine.l2_write_bytes_per_clk_per_xcd),
-        drain=(1 - reuse.mall) * hbm + reuse.mall * mall,
+        drain=hbm,
         fresh_latency=latency,
     )

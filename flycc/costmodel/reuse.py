@@ -87,7 +87,7 @@ def reuse_of(
     span = (
         max(p.lines[-1] for p in traced if p.lines.size) - min(p.lines[0] for p in traced if p.lines.size) + 1
     )
-    once = min(once, float(span) / growth)
+    once = min(once, float(span))
     footprint = once * line_bytes + count * traced[0].level_bytes["store"]
     # The MALL catches what several XCDs fetch; and everything, if an earlier launch left it there.
     fits = warm and footprint <= machine.mall_bytes
