@@ -8,7 +8,7 @@ of which the fastest count: whatever else the machine does can only make one slo
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -74,7 +74,7 @@ def measure() -> dict[str, dict[str, dict[str, float]]]:
     fastest: dict[str, dict[str, float]] = {name: {} for name in cases()}
     for _ in range(ROUNDS):
         for name, case in cases().items():
-            overrides = {
+            overrides: dict[str, AbstractContextManager[None]] = {
                 "pytorch": nullcontext(),
                 "bare": nothing_but_pytorch(case),
                 "flycc": eager.enabled(device="cpu"),
