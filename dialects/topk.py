@@ -17,18 +17,18 @@ from flycc.dialects.verifying import Fault, check_dims, check_dtype, has_attribu
 #: Element types, and how Problems spell them.
 DTYPES = {"f32": "f32", "bf16": "bf16", "f16": "f16", "si32": "i32"}
 
-_FLAGS = dict.fromkeys(("keep_dim", "largest", "sorted", "deterministic"), ir.BoolAttr)
+_FLAGS = dict.fromkeys(("keep_dim", "largest", "sorted"), ir.BoolAttr)
 
 
 class TopkOp(Flycc.Operation, name="topk", traits=[Pure]):  # type: ignore[call-arg,name-defined]
     """The `k` largest (or smallest) elements of `x` along dimension `dim`, and their si64 indices there.
 
-    NaN is larger than every number. With `sorted` they come best first. With `deterministic` equal values are
-    taken, and come, in the order of their indices. `x` is f32, bf16, f16 or si32. Results have the shape of x
+    NaN is larger than every number. Equal values are taken in the order of their indices. With `sorted` they
+    come best first. `x` is f32, bf16, f16 or si32. Results have the shape of x
     with k in place of the size of `dim`; without `keep_dim`, for which k must be a constant 1, without it.
 
         %values, %indices = "flycc.topk"(%x, %k)
-            {dim = 1 : i64, keep_dim = true, largest = true, sorted = true, deterministic = true}
+            {dim = 1 : i64, keep_dim = true, largest = true, sorted = true}
             : (!torch.vtensor<[4,16],f32>, !torch.int)
             -> (!torch.vtensor<[4,3],f32>, !torch.vtensor<[4,3],si64>)
     """
@@ -41,7 +41,6 @@ class TopkOp(Flycc.Operation, name="topk", traits=[Pure]):  # type: ignore[call-
     keep_dim: ir.IntegerAttr
     largest: ir.IntegerAttr
     sorted: ir.IntegerAttr
-    deterministic: ir.IntegerAttr
 
     @staticmethod
     def verify_invariants(op: ir.Operation) -> bool:
@@ -58,7 +57,6 @@ def build_topk(
     keep_dim: bool = True,
     largest: bool,
     sorted: bool = True,
-    deterministic: bool = True,
     before: ir.Operation,
 ) -> TopkOp:
     """Creates a `flycc.topk` in front of `before`; `results` are the types of values and indices."""
@@ -66,7 +64,6 @@ def build_topk(
         "keep_dim": keep_dim,
         "largest": largest,
         "sorted": sorted,
-        "deterministic": deterministic,
     }
     attributes: dict[str, ir.Attribute] = {
         name: ir.BoolAttr.get(flag, before.context) for name, flag in flags.items()
@@ -95,7 +92,6 @@ def problem(op: TopkOp) -> TopkProblem:
         k=k if isinstance(k, int) else named(values.dims[dim], "K"),
         largest=op.largest.value,
         sorted=op.sorted.value,
-        deterministic=op.deterministic.value,
         align=row_alignment(Tensor((x.dims[dim],), x.dtype)),
     )
 

@@ -27,7 +27,7 @@ def match_topk(module: ir.Operation) -> None:
         %best, %indices = "flycc.topk"(%x, %k) {dim = 1, largest = true, sorted = true, ...} : ...
             -> (!torch.vtensor<[4,3],f32>, !torch.vtensor<[4,3],si64>)
 
-    `argsort` reaches graphs as a sort whose values nobody uses. All are raised as deterministic: of equal values
+    `argsort` reaches graphs as a sort whose values nobody uses. Of equal values the op takes
     those with the lowest indices, which PyTorch promises for stable sorts only. A minimum of floats is none: it
     is NaN if any element is, while NaN comes last of the smallest. An op that is not raised gets the
     attributes `flycc.reason_code` and `flycc.reason`.

@@ -15,10 +15,10 @@ TopkDtype = Literal["f32", "bf16", "f16", "i32"]
 class TopkProblem:
     """The `k` largest (or smallest) of each row of [rows, columns], with their int64 indices.
 
-    NaN is larger than every number and -0.0 equals 0.0, as PyTorch orders them. With `sorted` the results
-    come best first. `deterministic` says that of equal values those with the lowest index are taken, and
-    come first: what `torch.sort(stable=True)` gives; without it any of them may be taken. `align` is the
-    largest power of two, at most 16, that divides the byte address of every row.
+    NaN is larger than every number and -0.0 equals 0.0, as PyTorch orders them. Of equal values
+    those with the lowest indices are taken. With `sorted` the results come best first, equal ones by index:
+    what `torch.sort(stable=True)` gives. `align` is the largest power of two, at most 16, that divides the
+    byte address of every row.
     """
 
     dtype: TopkDtype
@@ -27,10 +27,8 @@ class TopkProblem:
     k: Size
     largest: bool = True
     sorted: bool = True
-    deterministic: bool = True
     align: int = 16
 
     def __str__(self) -> str:
         order = ("largest" if self.largest else "smallest") + ("" if self.sorted else " unsorted")
-        relaxed = "" if self.deterministic else " relaxed"
-        return f"topk {self.rows}x{self.columns} {self.dtype} k {self.k} {order}{relaxed} align {self.align}"
+        return f"topk {self.rows}x{self.columns} {self.dtype} k {self.k} {order} align {self.align}"

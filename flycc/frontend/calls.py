@@ -126,7 +126,6 @@ def _topk(graph: Graph, op: TopkOp, operand: Operand) -> list[Node]:
         operand(op.k) if k is None else k,
         largest=op.largest.value,
         sorted=op.sorted.value,
-        deterministic=op.deterministic.value,
     )
     results = _results(graph, call, [0, 1])
     if dim != last:

@@ -16,8 +16,7 @@ from flycc.runtime.loading import Loaded, load
 _DTYPES = {torch.float32: "f32", torch.bfloat16: "bf16", torch.float16: "f16", torch.int32: "i32"}
 
 LIBRARY.define(
-    "topk(Tensor x, SymInt k, *, bool largest=True, bool sorted=True, bool deterministic=True)"
-    " -> (Tensor values, Tensor indices)"
+    "topk(Tensor x, SymInt k, *, bool largest=True, bool sorted=True) -> (Tensor values, Tensor indices)"
 )
 
 
@@ -61,30 +60,28 @@ def launch(problem: TopkProblem, x: Tensor, values: Tensor, indices: Tensor, dev
         x, places, stride = found, where, step.parts * step.k
 
 
-def topk(
-    x: Tensor, k: int, *, largest: bool = True, sorted: bool = True, deterministic: bool = True
-) -> tuple[Tensor, Tensor]:
-    """The `k` largest (or smallest) along the last dimension, and their places there.
+def topk(x: Tensor, k: int, *, largest: bool = True, sorted: bool = True) -> tuple[Tensor, Tensor]:
+    """The `k` largest (or smallest) along the last dimension, and their places there: of equal values those at the
+    lowest places, as a stable sort has them.
 
     Args:
         x: [..., N], float32, bfloat16, float16 or int32; or 0-d, which counts as one element.
         k: 0 to N.
         largest: whether the largest are meant; NaN is larger than all numbers.
         sorted: whether the results must come best first.
-        deterministic: whether of equal values those with the lowest indices must be taken, in their order.
 
     Returns contiguous values [..., k] of the dtype of `x` and indices [..., k], int64.
     """
-    values, indices = topk_fake(x, k, largest=largest, sorted=sorted, deterministic=deterministic)
+    values, indices = topk_fake(x, k, largest=largest, sorted=sorted)
     if not values.numel():
         return values, indices
     try:
         device = device_for(x.device)
         rows = _rows(x)
-        launch(_problem(rows, k, largest, sorted, deterministic), rows, values, indices, device)
+        launch(_problem(rows, k, largest, sorted), rows, values, indices, device)
     except Exception as error:  # a model never breaks because of us: see refusals.refuse
         refusals.refuse("topk", error)
-        return _pytorch(x, k, largest, sorted, deterministic)
+        return _pytorch(x, k, largest)
     return values, indices
 
 
@@ -97,7 +94,7 @@ def _rows(x: Tensor) -> Tensor:
     return x.reshape(-1, x.shape[-1])
 
 
-def _problem(rows: Tensor, k: int, largest: bool, sorted: bool, deterministic: bool) -> TopkProblem:
+def _problem(rows: Tensor, k: int, largest: bool, sorted: bool) -> TopkProblem:
     """The concrete problem of one call; raises `FlyccError` for a dtype that has no name among problems'."""
     if rows.dtype not in _DTYPES:
         names = ", ".join(str(dtype) for dtype in _DTYPES)
@@ -111,25 +108,19 @@ def _problem(rows: Tensor, k: int, largest: bool, sorted: bool, deterministic: b
         k,
         largest,
         sorted,
-        deterministic,
         min(16, address & -address),
     )
 
 
-def _pytorch(x: Tensor, k: int, largest: bool, sorted: bool, deterministic: bool) -> tuple[Tensor, Tensor]:
+def _pytorch(x: Tensor, k: int, largest: bool) -> tuple[Tensor, Tensor]:
     """The same by PyTorch's own operators. Its topk leaves open which of equal values it takes."""
-    if not deterministic:
-        values, indices = torch.topk(x, k, largest=largest, sorted=sorted)
-        return values.contiguous(), indices.contiguous()
     values, indices = torch.sort(x, stable=True, descending=largest)
     if x.dim():
         values, indices = values[..., :k], indices[..., :k]
     return values.contiguous(), indices.contiguous()
 
 
-def topk_fake(
-    x: Tensor, k: int, *, largest: bool = True, sorted: bool = True, deterministic: bool = True
-) -> tuple[Tensor, Tensor]:
+def topk_fake(x: Tensor, k: int, *, largest: bool = True, sorted: bool = True) -> tuple[Tensor, Tensor]:
     """The uninitialised results of `topk`, sizes checked."""
     size = x.shape[-1] if x.dim() else 1
     torch._check(k >= 0, lambda: "selected index k out of range")

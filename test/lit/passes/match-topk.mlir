@@ -2,7 +2,7 @@
 // RUN: flycc-opt %s --match-topk --flycc-dce | filecheck %s
 
 // CHECK-LABEL: func.func @topk
-// CHECK: "flycc.topk"(%arg0, %int3) {deterministic = true, dim = 1 : i64, {{.*}}keep_dim = true, largest = false, sorted = true}
+// CHECK: "flycc.topk"(%arg0, %int3) {dim = 1 : i64, {{.*}}keep_dim = true, largest = false, sorted = true}
 // CHECK-NOT: torch.aten.topk
 func.func @topk(%x: !torch.vtensor<[4,16],f32>) -> (!torch.vtensor<[4,3],f32>, !torch.vtensor<[4,3],si64>) {
   %k = torch.constant.int 3

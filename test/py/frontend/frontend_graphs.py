@@ -87,9 +87,7 @@ def reference_rms_norm_backward(
     return dx.to(x.dtype).contiguous(), dweight
 
 
-def reference_topk(
-    x: Tensor, k: int, *, largest: bool = True, sorted: bool = True, deterministic: bool = True
-) -> tuple[Tensor, Tensor]:
+def reference_topk(x: Tensor, k: int, *, largest: bool = True, sorted: bool = True) -> tuple[Tensor, Tensor]:
     """`flycc::topk` by a stable sort."""
     values, indices = torch.sort(x, dim=-1, descending=largest, stable=True)
     return values[..., :k].contiguous(), indices[..., :k].contiguous()
