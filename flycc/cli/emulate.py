@@ -30,17 +30,7 @@ _DTYPES |= {f"f{8 * size}": np.dtype(f"f{size}") for size in (2, 4, 8)} | {"bf16
 def configure(parser: argparse.ArgumentParser) -> None:
     """Options of the subcommand."""
     parser.add_argument("file", metavar="FILE", help="a gfx950 code object (.hsaco, ELF)")
-    parser.add_argument("--kernel", metavar="NAME", help="which kernel, if the file holds several")
-    parser.add_argument("--grid", metavar="X[,Y[,Z]]", required=True, help="workgroups")
-    parser.add_argument("--block", metavar="X[,Y[,Z]]", required=True, help="work-items of a workgroup")
-    parser.add_argument(
-        "--arg",
-        metavar="VALUE",
-        action="append",
-        default=[],
-        help=f"a kernel argument, in the kernel's order: {ACCEPTED}; {TYPES}. Files and zeros are buffers; bytes are "
-        "a struct passed by value",
-    )
+    add_launch_options(parser, required=True)
     parser.add_argument(
         "--out",
         metavar="INDEX=FILE.npy",
@@ -48,7 +38,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
         default=[],
         help="save an argument's buffer afterwards",
     )
-    parser.add_argument("--dynamic-lds", metavar="BYTES", type=int, default=0, help="LDS beyond the declared")
     parser.add_argument(
         "--wave-order",
         default="lockstep",
@@ -69,6 +58,22 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--json", metavar="FILE", help="also write the result as JSON ('-': standard output alone)"
     )
+
+
+def add_launch_options(parser: argparse.ArgumentParser, *, required: bool) -> None:
+    """What to launch of a code object, and how; `flycc profile` takes the same."""
+    parser.add_argument("--kernel", metavar="NAME", help="which kernel, if the file holds several")
+    parser.add_argument("--grid", metavar="X[,Y[,Z]]", required=required, help="workgroups")
+    parser.add_argument("--block", metavar="X[,Y[,Z]]", required=required, help="work-items of a workgroup")
+    parser.add_argument(
+        "--arg",
+        metavar="VALUE",
+        action="append",
+        default=[],
+        help=f"a kernel argument, in the kernel's order: {ACCEPTED}; {TYPES}. Files and zeros are buffers; bytes are "
+        "a struct passed by value",
+    )
+    parser.add_argument("--dynamic-lds", metavar="BYTES", type=int, default=0, help="LDS beyond the declared")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -34,19 +34,23 @@ def run(args: argparse.Namespace) -> int:
     """Compile the subject once and print what became of every candidate op."""
     import flycc
 
-    example = load(args.subject)()
-    match example:
-        case (fn, tuple(inputs)) if callable(fn):
-            pass
-        case _:
-            sentence = f"{args.subject} must return (model, tuple of inputs), got {type(example).__name__}"
-            raise FlyccError(Reason("explain.subject", sentence))
+    fn, inputs = example(args.subject)
     record = flycc.explain(fn, *inputs, options={"fallback": args.fallback, "strict": args.strict})
     if args.json != "-":
         show(record)
     if args.json:
         write_json(args.json, record.to_json())
     return 0
+
+
+def example(subject: str) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    """The model and the inputs that the subject returns."""
+    returned = load(subject)()
+    match returned:
+        case (fn, tuple(inputs)) if callable(fn):
+            return fn, inputs
+    sentence = f"{subject} must return (model, tuple of inputs), got {type(returned).__name__}"
+    raise FlyccError(Reason("explain.subject", sentence))
 
 
 def load(subject: str) -> Callable[[], tuple[Any, tuple[Any, ...]]]:

@@ -18,6 +18,7 @@ COMMANDS = {
     "disasm": "print a code object as assembly text",
     "emulate": "run a kernel of a code object on the emulated gfx950",
     "trace": "summarise a trace of an emulated kernel, or export it for a browser",
+    "profile": "where the modelled time of a model or of any gfx950 kernel goes",
     "predict": "the modelled time of an operator of any shape, ours and published kernels",
     "doctor": "show what is installed, which linker, device and target are used, what is missing",
     "bench": "measure the emulator, compilation, or launches",
