@@ -2,8 +2,9 @@
 
 The constants that make the most of a posterior: residuals of the logarithm of time, robust ones (a pseudo-Huber loss,
 so that no single row decides), and a normal prior on the logarithm of each constant around its starting value, so that
-a class with few rows stays with its relative. No constant belongs to a shape. Cross-validation leaves out whole shapes,
-all rows of one at once. Rewrites flycc/costmodel/peers/constants.json, the same bytes from the same rows.
+a class with few rows stays with its relative. No constant belongs to a shape. Cross-validation leaves out all rows of
+some pairs of N and K at once, whatever their M; of a class with few rows, whole shapes. Rewrites
+flycc/costmodel/peers/constants.json, the same bytes from the same rows.
 """
 
 from __future__ import annotations
@@ -134,7 +135,8 @@ def entry(
     """What constants.json holds of a class, and the predictions of its rows when they are left out."""
     us = np.array([row.us for row in rows])
     constants = fit(build(rows), us, start, widths)
-    folds = np.array([fold_of(row.shape) for row in rows])
+    many = len(rows) >= MANY_ROWS
+    folds = np.array([fold_of(row.shape[-2:] if many else row.shape) for row in rows])
     held_out = np.empty(len(rows))
     for fold in np.unique(folds):
         kept = [row for row, f in zip(rows, folds, strict=True) if f != fold]

@@ -276,7 +276,7 @@ def show(query: Query, answers: list[dict[str, Any]]) -> None:
         ("class", "us", "interval", rate, "tile or kernel; where the time goes"),
         map(row, answers),
     )
-    console.print("\nModelled, not measured. Classes whose intervals overlap are a tie.")
+    console.print("\nModelled, not measured. A tie: each typical time lies in the other's interval.")
 
 
 def _types() -> str:

@@ -1,6 +1,7 @@
 """Peers of RMS normalisation of M rows of N: what crosses memory, and what rows read element by element cost.
 
 A row that fits a compute unit's registers as float32 is read once and written once; a longer one is read a second time.
+Where only one row fits, nothing is read while it is written, and memory is slower.
 Loads are wide where rows start at a multiple of `VECTOR` elements; elsewhere "aten" takes element by element, which is
 then the limit, whatever their size; "flydsl" keeps wide loads.
 """
@@ -21,6 +22,8 @@ SOURCE = "operator tables published with PyTorch's FlyDSL kernels"
 ELEMENT_BYTES = {"bf16": 2, "f16": 2, "f32": 4}
 #: Elements that a lane loads at once.
 VECTOR = 4
+#: Longest row of which a compute unit holds two at once: three quarters of its 512 KB of registers, as float32.
+OVERLAP_ELEMENTS = 49152
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +32,8 @@ class Constants:
 
     launch_us: float
     bytes_per_us: float
+    #: The same of rows longer than `OVERLAP_ELEMENTS`.
+    long_bytes_per_us: float
     #: Longest row, in elements, that is read only once.
     cached_elements: float
     element_ps: float
@@ -37,16 +42,17 @@ class Constants:
 
 #: What is known of both before any fit. [S] ATen's kernel keeps no row; half of a compute unit's registers hold 65,536.
 START = {
-    "aten": Constants(3.0, 5.3e6, 32768, 2.2, 2.0),
-    "flydsl": Constants(3.0, 6.2e6, 65536, 0.0, 0.0),
+    "aten": Constants(3.0, 5.3e6, 5.3e6, 32768, 2.2, 2.0),
+    "flydsl": Constants(3.0, 6.2e6, 5.4e6, 65536, 0.0, 0.0),
 }
 
 
 def parts_us(m: Array, n: Array, element_bytes: Array, c: Constants) -> dict[str, Array]:
     """Modelled microseconds of each part."""
     row_bytes = m * n * element_bytes
-    again = np.where(n > c.cached_elements, row_bytes, 0.0) / c.bytes_per_us
-    stream = 2 * row_bytes / c.bytes_per_us
+    bytes_per_us = np.where(n > OVERLAP_ELEMENTS, c.long_bytes_per_us, c.bytes_per_us)
+    again = np.where(n > c.cached_elements, row_bytes, 0.0) / bytes_per_us
+    stream = 2 * row_bytes / bytes_per_us
     by_element = np.where(n % VECTOR, m * n * c.element_ps * 1e-6 + m * c.row_ns * 1e-3, 0.0)
     return {
         "launch": c.launch_us + 0 * stream,

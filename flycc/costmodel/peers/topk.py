@@ -24,7 +24,7 @@ ELEMENT_BYTES = 4
 REGISTER_K = (2, 4, 8, 16)
 REGISTER_N = 8192
 #: Resident workgroups of the radix way: up to this K, so many in a compute unit.
-RESIDENT = ((128, 3), (512, 2))
+RESIDENT = ((128, 4), (512, 2))
 #: [S] ATen: elements that one workgroup takes at most, and the sizes that it sorts results in.
 WORKGROUP_ELEMENTS = 16384
 SORT_BUCKETS = (32, 128, 1024, 4096)

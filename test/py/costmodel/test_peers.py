@@ -147,7 +147,7 @@ def test_scales_are_read_too() -> None:
 
 
 def test_norm_reads_long_rows_twice_and_odd_rows_by_element() -> None:
-    c = rms_norm.Constants(launch_us=1.0, bytes_per_us=1e6, cached_elements=1000, element_ps=1e4, row_ns=0.0)
+    c = rms_norm.Constants(1.0, 1e6, 5e5, cached_elements=1000, element_ps=1e4, row_ns=0.0)
 
     def parts(n: float) -> dict[str, float]:
         found = rms_norm.parts_us(np.array([100.0]), np.array([n]), np.array([2.0]), c)
@@ -156,6 +156,8 @@ def test_norm_reads_long_rows_twice_and_odd_rows_by_element() -> None:
     assert parts(1000) == {"launch": 1.0, "memory": 0.4, "second read": 0.0, "loads by element": 0.0}
     assert parts(1004)["second read"] == pytest.approx(100 * 1004 * 2 / 1e6)
     assert parts(1001)["loads by element"] > 0
+    rate = [parts(n)["memory"] / n for n in (rms_norm.OVERLAP_ELEMENTS, rms_norm.OVERLAP_ELEMENTS + 4)]
+    assert rate[1] == pytest.approx(2 * rate[0])  # half the bandwidth where one row fits
 
 
 def test_topk_ways_and_floor() -> None:
