@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import numpy as np
+from collections.abc import Sequence
+from itertools import pairwise
 
 from flycc.costmodel.compute_unit import STALLS, Timing
 from flycc.costmodel.machine import Machine
 from flycc.costmodel.prediction import InstructionCost, LoopCost
+from flycc.costmodel.streams import BRANCH, Program
 from flycc.emulator.isa.registers import UNITS
 from flycc.emulator.trace import Trace
 
@@ -17,33 +19,26 @@ _EXECUTING = {
 }  # fmt: skip
 
 
-def _loops(trace: Trace, timing: Timing) -> list[tuple[int, int, int]]:
-    """(first address, address of its backward branch, row of that branch) of each loop, innermost first.
+def loops_of(programs: Sequence[Program]) -> list[tuple[int, int]]:
+    """(first address, address of the backward branch) of each loop, innermost first.
 
-    A loop is where a wave's stream goes back; several branches to one address are one loop.
+    A loop is where a wave goes back by a branch; several branches to one address are one loop.
     """
-    rows = trace.instructions
-    found: dict[int, tuple[int, int]] = {}
-    executed = trace.steps["instruction"].astype(np.int64)
-    sets = trace.steps["set"]
-    address = rows["address"].astype(np.int64)
-    for number in np.unique(sets).tolist():
-        stream = executed[sets == number]
-        back = np.flatnonzero(address[stream[1:]] < address[stream[:-1]])
-        pairs = np.unique(np.stack([stream[back + 1], stream[back]], axis=1), axis=0)
-        for target, source in pairs.tolist():
-            if UNITS[rows["unit"][source]] == "BRANCH":
-                start, end = int(address[target]), int(address[source])
-                if start not in found or found[start][0] < end:
-                    found[start] = end, source
-    return sorted(
-        ((start, end, row) for start, (end, row) in found.items()), key=lambda loop: loop[1] - loop[0]
-    )
+    found: dict[int, int] = {}
+    for program in programs:
+        address = program.addresses
+        for ops in program.waves:
+            for op, following in pairwise(ops):
+                if op.kind == BRANCH and address[following.instruction] <= address[op.instruction]:
+                    first = address[following.instruction]
+                    found[first] = max(found.get(first, 0), address[op.instruction])
+    return sorted(found.items(), key=lambda loop: loop[1] - loop[0])
 
 
-def by_instruction(trace: Trace, timing: Timing, machine: Machine) -> list[InstructionCost]:
+def by_instruction(
+    trace: Trace, timing: Timing, machine: Machine, loops: list[tuple[int, int]]
+) -> list[InstructionCost]:
     """The executed instructions in the order of their addresses; clk summed over the waves simulated."""
-    loops = _loops(trace, timing)
     waves = max(1, len(timing.ends) * int(trace.info["waves_per_workgroup"]))
     found = []
     for i, row in enumerate(trace.instructions):
@@ -51,7 +46,7 @@ def by_instruction(trace: Trace, timing: Timing, machine: Machine) -> list[Instr
             continue
         stalls, address = timing.stalls[i], int(row["address"])
         worst = max(range(len(STALLS)), key=stalls.__getitem__)
-        inside = [n for n, (first, last, _) in enumerate(loops) if first <= address <= last]
+        inside = [n for n, (first, last) in enumerate(loops) if first <= address <= last]
         found.append(
             InstructionCost(
                 address=address,
@@ -68,14 +63,18 @@ def by_instruction(trace: Trace, timing: Timing, machine: Machine) -> list[Instr
 
 
 def by_loop(
-    trace: Trace, instructions: list[InstructionCost], timing: Timing, machine: Machine
+    trace: Trace,
+    instructions: list[InstructionCost],
+    timing: Timing,
+    machine: Machine,
+    loops: list[tuple[int, int]],
 ) -> list[LoopCost]:
     """The loops, innermost first; what stands in an inner loop counts in the outer one as well."""
     total = sum(cost.issue_clk + cost.stall_clk for cost in instructions)
     waves = max(1, len(timing.ends) * int(trace.info["waves_per_workgroup"]))
     rows = {int(row["address"]): i for i, row in enumerate(trace.instructions)}
     found = []
-    for first, last, _ in _loops(trace, timing):
+    for first, last in loops:
         inside = [cost for cost in instructions if first <= cost.address <= last]
         clk = sum(cost.issue_clk + cost.stall_clk for cost in inside)
         turns = max((cost.count for cost in inside if cost.address == last), default=0.0)

@@ -8,7 +8,7 @@ from typing import Literal
 
 import numpy as np
 
-from flycc.costmodel.attribution import by_instruction, by_loop, device_shares
+from flycc.costmodel.attribution import by_instruction, by_loop, device_shares, loops_of
 from flycc.costmodel.compute_unit import Event, Timing, simulate
 from flycc.costmodel.loops import extrapolate, shorten
 from flycc.costmodel.machine import MI350, Clock, Machine
@@ -65,7 +65,8 @@ def predict(
     timing, occupied = slowest.timing, launch.occupancy
     floored = max(0.0, 1 - typical / time.typical)
     shares = device_shares(trace, timing, machine, launch.tail)
-    instructions = by_instruction(trace, timing, machine)
+    loops = loops_of(launch.simulated)
+    instructions = by_instruction(trace, timing, machine, loops)
     return Prediction(
         kernel=str(trace.info["kernel"]),
         time=time,
@@ -78,7 +79,7 @@ def predict(
         clock_ghz={run.clock.name: run.ghz for run in runs},
         breakdown={**{cause: share * (1 - floored) for cause, share in shares.items()}, "launch": floored},
         by_instruction=instructions,
-        by_loop=by_loop(trace, instructions, timing, machine),
+        by_loop=by_loop(trace, instructions, timing, machine, loops),
         utilisation=_utilisation(timing, machine),
         bytes=launch.bytes(),
         flops=2.0 * launch.macs(),
@@ -163,6 +164,11 @@ class _Launch:
         self.reuse = reuse or reuse_of(
             self.traced, grid, self.resident, machine, warm=warm, growth=grown or 1.0
         )
+
+    @property
+    def simulated(self) -> list[Program]:
+        """The traced workgroups, or what is simulated in their stead."""
+        return self.shortened.long if self.shortened else self.traced
 
     @property
     def tail(self) -> float:
