@@ -1,0 +1,28 @@
+"""Triton's matrix products, simulated, against Triton's published times: kernels and times that nothing was fitted to."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("triton", reason="Triton, which compiles the kernels of this test, is not installed")
+
+from flycc.benchmarks.costmodel_data import products
+from flycc.benchmarks.costmodel_triton import CONFIGS, model
+
+
+@pytest.mark.parametrize(
+    ("shape", "config"),
+    [
+        ((512, 4096, 4096), "128x64x64 4 waves 3 stages"),
+        ((4096, 4096, 8192), "256x256x64 8 waves 2 stages"),
+        ((4096, 256, 4096), "64x64x128 4 waves 3 stages"),
+    ],
+)
+def test_products_of_many_rows(shape: tuple[int, int, int], config: str) -> None:
+    """Within the 15 % that the model is to keep on average for M >= 256. The published config is not known; this one is
+    the best modelled (benchmarks/costmodel_triton.py searches)."""
+    published = next(row.us for row in products() if row.key == "gemm/triton/bf16" and row.shape == shape)
+    chosen = next(c for c in CONFIGS if str(c) == config)
+    found = model(chosen, *shape).time
+    assert found.typical == pytest.approx(published, rel=0.15)
+    assert found.low <= published <= found.high
