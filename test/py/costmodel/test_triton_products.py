@@ -1,4 +1,4 @@
-"""Triton's matrix products, simulated, against Triton's published times: kernels and times that nothing was fitted to."""
+"""Triton's matrix products, simulated, against Triton's published times: nothing was fitted to either."""
 
 from __future__ import annotations
 
