@@ -11,13 +11,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from importlib.util import find_spec
 from itertools import combinations
 from typing import Any
 
 import numpy as np
 
 from flycc import tuning
+from flycc.benchmarks import costmodel_origami
 from flycc.benchmarks.costmodel_data import ProductRow, RowwiseRow, products, rowwise
 from flycc.benchmarks.costmodel_fit import (
     fit_all,
@@ -71,7 +71,7 @@ def measure() -> dict[str, Any]:
         "targets": targets(given, held_out),
         "rankings": {"given": rankings(given), "left out": rankings(held_out)},
         "ours": ours(given),
-        "origami": origami(),
+        "origami": costmodel_origami.compare(given),
     }
 
 
@@ -236,11 +236,6 @@ def ours(given: Predicted) -> list[dict[str, Any]]:
     return found
 
 
-def origami() -> str:
-    """Whether AMD's own analytical model is there to compare with."""
-    return "installed" if find_spec("origami") else "not installed"
-
-
 def _by_class(predicted: Predicted) -> Mapping[str, Predicted]:
     classes: dict[str, Predicted] = defaultdict(list)
     for row, modelled in predicted:
@@ -321,7 +316,20 @@ def show(figures: Mapping[str, Any]) -> None:
             for r in figures["ours"]
         ],
     )
-    console.print(f"\nrocm-origami, AMD's analytical model: {figures['origami']}.")
+    console.print()
+    if figures["origami"] is None:
+        console.print("rocm-origami, AMD's analytical model: not installed.")
+    else:
+        table(
+            "mean absolute errors, on the rows that rocm-origami answers",
+            ("class", "rows", "answered", "peer", "origami"),
+            [
+                (r["class"], r["rows"], r["answered"], f"{r['error']:.1%}", f"{r['origami_error']:.1%}")
+                for r in figures["origami"]
+            ],
+        )
+        console.print()
     console.print(
-        "All times are modelled but those called published. 'left out': the fit did not see the shape."
+        "All times are modelled but those called published. left out: the fit did not see the shape; "
+        "unnamed: the class chose the tile, not the kernel's name."
     )
