@@ -7,7 +7,7 @@ import os
 import warnings
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -83,12 +83,14 @@ class Launch:
 @dataclass(frozen=True, slots=True)
 class Profile:
     """`total` is the modelled time of all launches one after another; `launches` longest first, all their repetitions
-    together; `on_pytorch` has what no kernel computes: how often, what, and why."""
+    together; `on_pytorch` has what no kernel computes: how often, what, and why. `left_out` counts launches that were
+    too long to be emulated whole, so that PyTorch computed their results."""
 
     subject: str
     total: Interval
     launches: list[Launch]
-    on_pytorch: list[tuple[int, str, str]]
+    on_pytorch: list[tuple[int, str, str]] = field(default_factory=list)
+    left_out: int = 0
 
     def shares(self) -> list[float]:
         """Of the time on the device, by launch; they sum to 1."""
@@ -116,6 +118,7 @@ class Profile:
             "on_pytorch": [
                 {"count": count, "what": what, "why": why} for count, what, why in self.on_pytorch
             ],
+            "left_out": self.left_out,
         }
 
 
@@ -129,6 +132,7 @@ def profiled(args: argparse.Namespace) -> Profile:
                 Reason("profile.subject", f"{of_code[0]} is for a code object, and {args.subject} is none")
             )
         return _of_trace(args.subject) if is_trace else _of_model(args.subject)
+    module = read_module(args.subject)
     if not args.grid or not args.block:
         missing = "--block" if args.grid else "--grid"
         raise FlyccError(
@@ -137,7 +141,7 @@ def profiled(args: argparse.Namespace) -> Profile:
                 f"{missing} is needed beside a code object; FILE.py:FUNCTION and FILE.npz need none",
             )
         )
-    return _of_code_object(args)
+    return _of_code_object(args, module)
 
 
 def _of_model(subject: str) -> Profile:
@@ -173,11 +177,10 @@ def _of_model(subject: str) -> Profile:
     ]
     whole = total([launch.prediction for launch in launches for _ in range(launch.count)])
     launches.sort(key=lambda launch: -launch.count * launch.prediction.device_us.typical)
-    return Profile(subject, whole, launches, rest)
+    return Profile(subject, whole, launches, rest, left_out)
 
 
-def _of_code_object(args: argparse.Namespace) -> Profile:
-    module = read_module(args.subject)
+def _of_code_object(args: argparse.Namespace, module: emulator.Module) -> Profile:
     kernel = pick_kernel(module, args.subject, args.kernel)
     grid, block = extent("--grid", args.grid), extent("--block", args.block)
     recorder = Recorder()
@@ -213,7 +216,7 @@ def _of_one(subject: str, trace: Trace) -> Profile:
         raise FlyccError(Reason("profile.model", f"{subject}: {error}")) from error
     x, y, z = trace.info["grid"]
     launch = Launch(prediction.kernel, {}, (x, y, z), tuple(trace.info["block"]), 1, trace, prediction)
-    return Profile(subject, prediction.time, [launch], [])
+    return Profile(subject, prediction.time, [launch])
 
 
 def _check_writable(option: str, path: str | None) -> None:

@@ -8,7 +8,7 @@ from html import escape
 from flycc.cli.profile import Launch, Profile
 from flycc.cli.profile_style import CSS
 from flycc.cli.profile_svg import Timeline, element, roofline
-from flycc.cli.profile_table import causes, facts, limit_text
+from flycc.cli.profile_table import causes, facts, left_out_note, limit_text
 from flycc.costmodel import MI350, Interval, timeline
 from flycc.costmodel.prediction import InstructionCost, LoopCost, Prediction
 from flycc.costmodel.roofline import bandwidth_tb_s
@@ -86,6 +86,8 @@ def _overview(profile: Profile) -> str:
             element("h3", "On PyTorch, not modelled"),
             _table(("ops", "what", "why"), left, "r l l"),
         ]
+    if profile.left_out:
+        parts.append(element("p", escape(left_out_note(profile)), class_="quiet"))
     return element("section", "".join(parts))
 
 
@@ -130,7 +132,7 @@ def _rates(found: Prediction) -> str:
     rows = [
         [
             element("i", " ", class_=f"key level-{level}") + escape(level),
-            f"{count / 1e6:,.1f}",
+            f"{count / 1e6:.4g}",
             f"{found.tb_s[level]:.2f}",
             limit_text(limits.get(level)),
         ]
@@ -170,12 +172,11 @@ def _timelines(launch: Launch) -> list[str]:
     drawn = Timeline(launch, events)
     begin, end = drawn.window()
     some = f", the first {drawn.shown} of {drawn.waves} waves" if drawn.shown < drawn.waves else ""
-    close = element("h4", f"Clocks {begin:,} to {end:,} of them, every instruction") + drawn.close()
-    return [
-        element("h3", f"One compute unit in the launch's first round{some}"),
-        drawn.whole(),
-        close if end - begin < drawn.end else "",
-    ]
+    title = element("h3", f"One compute unit in the launch's first round{some}")
+    if end - begin == drawn.end:
+        return [title, drawn.close()]
+    within = element("h4", f"Clocks {begin:,} to {end:,} of them, every instruction")
+    return [title, drawn.whole(), within, drawn.close()]
 
 
 def _waits(number: int, found: Prediction) -> str:

@@ -190,7 +190,7 @@ class Timeline:
         return _svg(
             LABELS + WIDTH,
             rows * (TRACK + 2) + 22,
-            "Timeline of the main loop, modelled",
+            "Timeline of every instruction, modelled",
             [*parts, *self._axis(begin, end, rows)],
         )
 

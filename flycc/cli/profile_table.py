@@ -52,7 +52,17 @@ def _summary(profile: Profile) -> None:
             ("ops", "what, and why"),
             [(count, f"{what}: {why}") for count, what, why in profile.on_pytorch],
         )
+    if profile.left_out:
+        console.print("\n" + left_out_note(profile))
     console.print()
+
+
+def left_out_note(profile: Profile) -> str:
+    """What it means that results came from PyTorch."""
+    return (
+        f"Launches too long to be emulated whole: {profile.left_out}. PyTorch computed their results; of an op that "
+        "takes several launches, such as top-k of long rows, only the first is here."
+    )
 
 
 def _details(launch: Launch) -> None:
@@ -106,7 +116,7 @@ def _bytes(found: Prediction) -> None:
         "\nMemory",
         ("level", "MB", "TB/s", "of at most"),
         [
-            (level, f"{count / 1e6:.1f}", f"{found.tb_s[level]:.2f}", limit_text(limits.get(level)))
+            (level, f"{count / 1e6:.4g}", f"{found.tb_s[level]:.2f}", limit_text(limits.get(level)))
             for level, count in found.bytes.items()
         ],
     )

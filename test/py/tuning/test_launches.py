@@ -1,0 +1,56 @@
+"""Launches of a compiled function are traced once for each problem, counted, and leave its results as they were."""
+
+from __future__ import annotations
+
+import warnings
+
+import pytest
+import torch
+
+from flycc.tuning import launches as subject
+from flycc.tuning.launches import watched_launches
+
+
+class Layers(torch.nn.Module):
+    """Two equal products and one of other sizes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = (torch.nn.Linear(64, 64, bias=False) for _ in range(2))
+        self.last = torch.nn.Linear(64, 96, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.last(self.second(self.first(x)))
+
+
+@pytest.mark.parametrize("whole", [0, subject._WHOLE])
+def test_counts_by_problem_and_right_results(whole: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With nothing left for whole launches PyTorch computes; either way small integers make every product exact."""
+    monkeypatch.setattr(subject, "_WHOLE", whole)
+    seed = torch.seed()
+    print("seed", seed)
+    model = Layers().bfloat16().requires_grad_(False)
+    for parameter in model.parameters():
+        parameter.copy_(torch.zeros_like(parameter))
+        # One entry of 1 in each row: a selection, exact in any order of summation.
+        parameter[torch.arange(parameter.shape[0]), torch.randint(0, 64, (parameter.shape[0],))] = 1
+    x = torch.randint(-8, 9, (32, 64)).bfloat16()
+    compiled = torch.compile(model, backend="flycc")
+    with watched_launches() as found, warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        assert torch.equal(compiled(x), model(x))
+        assert torch.equal(compiled(x), model(x))
+    by_sizes = {tuple(launch.sizes.values()): launch for launch in found.values()}
+    assert {sizes: launch.count for sizes, launch in by_sizes.items()} == {(32, 64, 64): 4, (32, 96, 64): 2}
+    macs = {sizes: launch.prediction().flops / 2 for sizes, launch in by_sizes.items()}
+    for (m, n, k), count in macs.items():
+        assert count >= m * n * k  # tiles are padded, never cut
+
+
+def test_only_launches_inside_the_block() -> None:
+    a, b = torch.ones(32, 64).bfloat16(), torch.ones(64, 32).bfloat16()
+    torch.ops.flycc.gemm(a, b)
+    with watched_launches() as found:
+        pass
+    torch.ops.flycc.gemm(a, b)
+    assert not found
