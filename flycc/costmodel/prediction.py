@@ -103,5 +103,5 @@ class Prediction:
         return {level: count / self.time.typical / 1e6 for level, count in self.bytes.items()}
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data, with units in the keys and "modelled" among them."""
+        """Plain data: the fields, "tflops" and "tb_s". Times without a unit in their key are in us."""
         return {"modelled": True, **asdict(self), "tflops": self.tflops, "tb_s": self.tb_s}

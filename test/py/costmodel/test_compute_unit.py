@@ -247,3 +247,33 @@ def test_l2_bandwidth_of_a_supply() -> None:
     span = done.issues("v_add")[0] - done.issues("global")[0]
     assert span == pytest.approx(2 * 1024 / 16 + MI350.l2_hit_clk, abs=8)
     assert done.timing.link_busy == 2 * 2 * 1024 / 16  # of two workgroups
+
+
+def test_full_queue_of_loads() -> None:
+    """[S] 16 requests wait for L1's bus; then loads issue no faster than it takes them: 1 KiB in 16 clk."""
+    load = "global_load_dwordx4 v[12:15], v10, s[4:5]"
+    issues = run([*LOADS, *[load] * 60]).issues("global")
+    assert gaps(issues[:16]) == {4}
+    assert gaps(issues[-10:]) == {64 * 16 // MI350.l1_bytes_per_clk}
+
+
+def test_full_queue_of_lds_instructions() -> None:
+    """[S] 16 entries; reads of one bank by 64 lanes take 64 clk each and leave the queue so slowly."""
+    lines = ["v_lshlrev_b32 v10, 8, v0", *["ds_read_b32 v11, v10"] * 60]
+    issues = run(lines, warm=False).issues("ds_read")  # a workgroup before would leave reads in the queue
+    assert gaps(issues[:16]) == {4}
+    assert gaps(issues[-10:]) == {64}
+
+
+def test_stores_end_a_launch_when_memory_has_them() -> None:
+    """Waves do not wait for stores, the launch does: bytes times the drain's clk per byte after the first of them."""
+    slow = replace(PLENTY, drain=0.5)
+    store = "global_store_dwordx4 v10, v[12:15], s[4:5]"
+    done = run([*LOADS, *[store] * 4], supply=slow)
+    size = 4 * 64 * 16
+    assert done.timing.clk - max(done.timing.ends) > size / 4
+    assert done.timing.deep_busy == 2 * size * 0.5  # of two workgroups
+    waited = run([*LOADS, store, "s_waitcnt vmcnt(0)", VALU])
+    bus = 64 * 16 // MI350.l1_bytes_per_clk
+    first = waited.issues("global")[0]
+    assert waited.issues("v_add")[0] - first == pytest.approx(bus + MI350.store_clk, abs=8)
