@@ -13,7 +13,7 @@ from flycc.emulator.isa.registers import UNITS
 from flycc.emulator.trace import Trace
 
 #: What an instruction's own issue slot counts as.
-_EXECUTING = {
+EXECUTING = {
     "SALU": "salu", "VALU": "valu", "TRANS": "trans", "MFMA": "mfma", "LDS": "lds", "VMEM": "global",
     "SMEM": "scalar", "BRANCH": "branch", "SYNC": "issue",
 }  # fmt: skip
@@ -95,7 +95,7 @@ def _shares(trace: Trace, timing: Timing, machine: Machine, rows: list[int]) -> 
     """Wave time of these instructions by cause, of all of them together; causes without time left out."""
     clk: dict[str, float] = {}
     for i in rows:
-        executing = _EXECUTING[UNITS[trace.instructions["unit"][i]]]
+        executing = EXECUTING[UNITS[trace.instructions["unit"][i]]]
         clk[executing] = clk.get(executing, 0.0) + timing.counts[i] * machine.slot_clk
         for cause, waited in zip(STALLS, timing.stalls[i], strict=True):
             if waited:

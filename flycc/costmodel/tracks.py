@@ -12,15 +12,11 @@ from dataclasses import dataclass
 from os import PathLike
 from typing import Any
 
+from flycc.costmodel.attribution import EXECUTING
 from flycc.costmodel.compute_unit import Event
 from flycc.emulator.isa.registers import UNITS
 from flycc.emulator.trace import Trace
 
-#: What each unit counts as in a breakdown.
-CAUSES = {
-    "SALU": "salu", "VALU": "valu", "TRANS": "trans", "MFMA": "mfma", "LDS": "lds", "VMEM": "global",
-    "SMEM": "scalar", "BRANCH": "branch", "SYNC": "issue",
-}  # fmt: skip
 TIME_NOTE = "modelled: 1 us stands for 1 clk of a compute unit in the launch's first round"
 
 
@@ -44,7 +40,7 @@ def tracks(trace: Trace, events: Iterable[Event]) -> dict[tuple[int, int], list[
     by_wave: dict[tuple[int, int], list[Event]] = {}
     for event in events:
         by_wave.setdefault((event.group, event.wave), []).append(event)
-    causes = [CAUSES[UNITS[unit]] for unit in trace.instructions["unit"]]
+    causes = [EXECUTING[UNITS[unit]] for unit in trace.instructions["unit"]]
     return {wave: list(_slices(by_wave[wave], causes)) for wave in sorted(by_wave)}
 
 
