@@ -160,6 +160,7 @@ class _Launch:
         self.traced = programs(trace, machine, self.resident)
         self.shortened = shorten(self.traced, turns)
         self.order = _like(self.traced, grid, machine)
+        self._done: dict[Supply, tuple[float, Timing]] = {}  # hypotheses often agree
         grown = self._level_bytes(0)["fresh"] / max(1, self.traced[0].level_bytes["fresh"])
         self.reuse = reuse or reuse_of(
             self.traced, grid, self.resident, machine, warm=warm, growth=grown or 1.0
@@ -188,16 +189,18 @@ class _Launch:
 
     def _simulate(self, share: Supply) -> tuple[float, Timing]:
         """Clocks of the compute unit with most workgroups, of which only some are simulated."""
+        if share in self._done:
+            return self._done[share]
         per_group = max(1, sum(self.traced[i].ops for i in self.order[: self.resident]) // self.resident)
         most = max(2 * self.resident, min(4 * self.resident, _OPS // per_group))
         order = self.order[:most]
         timing = self.simulate(order, share)
-        left = len(self.order) - len(order)
-        if not left:
-            return timing.clk, timing
-        ends = sorted(timing.ends)
-        period = (ends[-1] - ends[self.resident - 1]) / (len(ends) - self.resident)
-        return timing.clk + left * period, timing
+        clk, left = float(timing.clk), len(self.order) - len(order)
+        if left:
+            ends = sorted(timing.ends)
+            clk += left * (ends[-1] - ends[self.resident - 1]) / (len(ends) - self.resident)
+        self._done[share] = clk, timing
+        return clk, timing
 
     def simulate(self, order: list[int], share: Supply, *, log: bool = False) -> Timing:
         """Workgroups like those traced of these indices on one compute unit."""
