@@ -37,8 +37,9 @@ ALIASES = {
 OURS = "flycc"
 #: Classes of the families that have no tiles, in the order shown.
 ROWWISE = {"rms_norm": ("aten", "flydsl"), "topk": ("aten", "flydsl", "flydsl-deterministic")}
-#: Parts of the time that a row of the table names.
+#: Parts of the time that a row of the table names at most, and the least that one has of it.
 SHOWN_PARTS = 3
+LEAST_SHARE = 0.01
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -180,7 +181,9 @@ class Query:
 
     def _answer(self, name: str) -> dict[str, Any]:
         if name == OURS:
-            return {"class": OURS, **ours(self.ours())}
+            answer = ours(self.ours())
+            rate = {} if "refused" in answer else self._rate(answer["time_us"]["typical"])
+            return {"class": OURS, **answer, **rate}
         if self.family in ROWWISE:
             found = (norm_peers if self.family == "rms_norm" else topk_peers).predict(
                 name, *self.shape, *([self.dtype] if self.family == "rms_norm" else [])
@@ -192,9 +195,13 @@ class Query:
         return {
             "class": name,
             **_entry(found.time, found.breakdown),
+            **self._rate(found.time.typical),
             "kernel": found.kernel,
             "source": found.source,
         }
+
+    def _rate(self, us: float) -> dict[str, float]:
+        return {"tb_s" if self.family in ROWWISE else "tflops": self.work / us / 1e6}
 
     def to_json(self) -> dict[str, Any]:
         """The question."""
@@ -261,7 +268,7 @@ def show(query: Query, answers: list[dict[str, Any]]) -> None:
             return answer["class"], "-", "-", "-", answer["refused"]["sentence"]
         time = Interval(**answer["time_us"])
         parts = sorted(answer["breakdown"].items(), key=lambda item: -item[1])[:SHOWN_PARTS]
-        shares = ", ".join(f"{name} {share:.0%}" for name, share in parts)
+        shares = ", ".join(f"{name} {share:.0%}" for name, share in parts if share >= LEAST_SHARE)
         return (
             answer["class"],
             f"{time.typical:.1f}",

@@ -39,6 +39,7 @@ def test_every_class_answers(family: str, tmp_path, capsys: pytest.CaptureFixtur
         time = answer["time_us"]
         assert 0 < time["low"] <= time["typical"] <= time["high"]
         assert sum(answer["breakdown"].values()) == pytest.approx(1)
+        assert ("tb_s" if family in ("rms_norm", "topk") else "tflops") in answer
 
 
 def predictions(capsys: pytest.CaptureFixture, *options: str) -> list[dict]:
@@ -55,6 +56,7 @@ def test_one_kernel(capsys: pytest.CaptureFixture) -> None:
     )
     assert by_name == by_tile
     assert by_name["kernel"] == "64x64x64 split-K 2"
+    assert by_name["tflops"] == pytest.approx(2 * 64 * 7168 * 8192 / by_name["time_us"]["typical"] / 1e6)
     (best,) = predictions(capsys, *shape, "--kernel", "aiter-asm-splitk")
     assert best["time_us"]["typical"] <= by_name["time_us"]["typical"]
 
