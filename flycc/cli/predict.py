@@ -279,7 +279,7 @@ def show(query: Query, answers: list[dict[str, Any]]) -> None:
 
     shape = "x".join(map(str, query.shape))
     table(
-        f"modelled: {query.family}{groups} {shape} {query.format}",
+        f"modelled: {query.family}{groups} {shape} {query.format if query.format in FORMATS else query.dtype}",
         ("class", "us", "interval", rate, "tile or kernel; where the time goes"),
         map(row, answers),
     )
