@@ -12,7 +12,7 @@ from flycc.costmodel.attribution import by_instruction, by_loop, device_shares, 
 from flycc.costmodel.compute_unit import Event, Timing, simulate
 from flycc.costmodel.loops import extrapolate, shorten
 from flycc.costmodel.machine import MI350, Clock, Machine
-from flycc.costmodel.memory import supply
+from flycc.costmodel.memory import active_cus, supply
 from flycc.costmodel.occupancy import occupancy
 from flycc.costmodel.paths import Supply
 from flycc.costmodel.prediction import Interval, Prediction
@@ -174,15 +174,15 @@ class _Launch:
     @property
     def tail(self) -> float:
         """Share of the time in which the mean compute unit has run out of work."""
-        per_cu = self.count / self.machine.cus
-        return 1 - per_cu / math.ceil(per_cu) if per_cu > 1 else 0.0
+        idle = 1 - active_cus(self.machine, self.count) / self.machine.cus
+        return idle if self.count > self.machine.cus else 0.0
 
     def run(self, clock: Clock) -> _Run:
         """The clock falls with MFMA activity, and with it what a byte of memory costs in clocks."""
         share = supply(self.machine, clock, clock.peak_ghz, self.count, self.reuse)
         clk, timing = self._simulate(share)
         busy = timing.mfma_busy / (self.machine.simds_per_cu * timing.clk)
-        ghz = clock.ghz(busy * min(1.0, (1 - self.tail) * self.count / self.machine.cus))
+        ghz = clock.ghz(busy * active_cus(self.machine, self.count) / self.machine.cus)
         if timing.deep_busy > _BUSY * timing.clk and ghz < clock.peak_ghz:
             clk, timing = self._simulate(supply(self.machine, clock, ghz, self.count, self.reuse))
         return _Run(clock, clk / ghz / 1e3, ghz, clk, timing)
