@@ -14,16 +14,19 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from flycc import emulator
 from flycc.cli.main import main
+from flycc.cli.profile_svg import _spread
 from flycc.codegen import compile_kernel
 from flycc.contracts import GemmProblem
 from flycc.costmodel import neighbours
 from flycc.emulator.trace import Trace
 from flycc.emulator.trace_recorder import Recorder
 from flycc.kernels import gemm
-from flycc.tuning.launches import watched_launches
+from flycc.tuning import launches
 
 M, N, K = 192, 160, 256
 MODEL = """
@@ -126,6 +129,28 @@ def test_a_model(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture) ->
     assert "aten.silu.default" in page.read_text()
 
 
+def test_a_model_that_is_too_large_to_emulate(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    """Its launches are profiled all the same, and the report says that PyTorch computed their results."""
+    whole = profile(tmp_path, f"{folder}/model.py:example")
+    monkeypatch.setattr(launches, "_WHOLE", 0)
+    found = profile(tmp_path, f"{folder}/model.py:example")
+    assert found["launches"] == whole["launches"]
+    assert (whole["left_out"], found["left_out"]) == (0, 2)
+    assert "too long to be emulated whole: 2." in capsys.readouterr().out
+
+
+@given(st.floats(0, 20), st.floats(0, 20))
+def test_the_timeline_shares_time_out_to_columns(a: float, b: float) -> None:
+    """Each column gets what of it lies between the two places: sums of at most 20 roundings of numbers below 20."""
+    first, last = sorted((a, b))
+    columns = np.zeros(20)
+    _spread(columns, first, last)
+    expected = [max(0.0, min(last, i + 1) - max(first, i)) for i in range(20)]
+    np.testing.assert_allclose(columns, expected, rtol=0, atol=20 * 20 * 2**-53)
+
+
 class Page(HTMLParser):
     """Checks that elements nest, and collects what the page refers to."""
 
@@ -218,9 +243,9 @@ def test_names_are_escaped(folder: Path, tmp_path: Path) -> None:
 
 def test_a_kernel_without_matrix_instructions(tmp_path: Path) -> None:
     """No roofline for it; the rest as for any."""
-    with watched_launches() as launches:
+    with launches.watched_launches() as watched:
         torch.ops.flycc.rms_norm_fwd(torch.ones(3, 128).bfloat16(), None, None, 1e-6)
-    [launch] = launches.values()
+    [launch] = watched.values()
     launch.trace.save(tmp_path / "t.npz")
     out = tmp_path / "page.html"
     found = profile(tmp_path, str(tmp_path / "t.npz"), "--html", str(out))
