@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from flycc.costmodel.compute_unit import STALLS, Timing
-from flycc.costmodel.machine import Machine
 from flycc.costmodel.prediction import InstructionCost, LoopCost
 from flycc.costmodel.streams import BRANCH, Program
 from flycc.emulator.isa.registers import UNITS
@@ -35,9 +34,7 @@ def loops_of(programs: Sequence[Program]) -> list[tuple[int, int]]:
     return sorted(found.items(), key=lambda loop: loop[1] - loop[0])
 
 
-def by_instruction(
-    trace: Trace, timing: Timing, machine: Machine, loops: list[tuple[int, int]]
-) -> list[InstructionCost]:
+def by_instruction(trace: Trace, timing: Timing, loops: list[tuple[int, int]]) -> list[InstructionCost]:
     """The executed instructions in the order of their addresses; clk summed over the waves simulated."""
     waves = max(1, len(timing.ends) * int(trace.info["waves_per_workgroup"]))
     found = []
@@ -53,7 +50,7 @@ def by_instruction(
                 text=str(row["text"]),
                 unit=UNITS[row["unit"]],
                 count=timing.counts[i] / waves,
-                issue_clk=timing.counts[i] * machine.slot_clk,
+                issue_clk=timing.issued[i],
                 stall_clk=sum(stalls),
                 stall_cause=STALLS[worst] if stalls[worst] else "",
                 loop=inside[0] if inside else -1,
@@ -66,7 +63,6 @@ def by_loop(
     trace: Trace,
     instructions: list[InstructionCost],
     timing: Timing,
-    machine: Machine,
     loops: list[tuple[int, int]],
 ) -> list[LoopCost]:
     """The loops, innermost first; what stands in an inner loop counts in the outer one as well."""
@@ -85,18 +81,18 @@ def by_loop(
                 iterations=turns,
                 clk_per_iteration=clk / waves / turns if turns else 0.0,
                 share=clk / total,
-                breakdown=_shares(trace, timing, machine, [rows[cost.address] for cost in inside]),
+                breakdown=_shares(trace, timing, [rows[cost.address] for cost in inside]),
             )
         )
     return found
 
 
-def _shares(trace: Trace, timing: Timing, machine: Machine, rows: list[int]) -> dict[str, float]:
+def _shares(trace: Trace, timing: Timing, rows: list[int]) -> dict[str, float]:
     """Wave time of these instructions by cause, of all of them together; causes without time left out."""
     clk: dict[str, float] = {}
     for i in rows:
         executing = EXECUTING[UNITS[trace.instructions["unit"][i]]]
-        clk[executing] = clk.get(executing, 0.0) + timing.counts[i] * machine.slot_clk
+        clk[executing] = clk.get(executing, 0.0) + timing.issued[i]
         for cause, waited in zip(STALLS, timing.stalls[i], strict=True):
             if waited:
                 clk[cause] = clk.get(cause, 0.0) + waited
@@ -104,7 +100,7 @@ def _shares(trace: Trace, timing: Timing, machine: Machine, rows: list[int]) -> 
     return {cause: share / total for cause, share in sorted(clk.items(), key=lambda item: -item[1])}
 
 
-def device_shares(trace: Trace, timing: Timing, machine: Machine, tail: float) -> dict[str, float]:
+def device_shares(trace: Trace, timing: Timing, tail: float) -> dict[str, float]:
     """Shares of the time on the device by cause: of the waves' time, and `tail`, when compute units run out of work."""
-    shares = _shares(trace, timing, machine, list(range(len(trace.instructions))))
+    shares = _shares(trace, timing, list(range(len(trace.instructions))))
     return {**{cause: share * (1 - tail) for cause, share in shares.items()}, "tail": tail}

@@ -57,14 +57,16 @@ class Event:
 class Timing:
     """What a simulation took, in clk.
 
-    `ends` of the workgroups in the order given; `clk` when the last one and all stores are done. `counts` and `stalls`
-    (by STALLS) by instruction, summed over waves. `mfma_busy` and `valu_busy` of the four pipes together, the other
+    `ends` of the workgroups in the order given; `clk` when the last one and all stores are done. By instruction, summed
+    over waves: `counts`, `issued` while it was the wave's turn and `stalls` (by STALLS) before; the latter two make up
+    the time of all waves. `mfma_busy` and `valu_busy` of the four pipes together, the other
     three of L1's bus, of the link to L2 and of what lies beyond.
     """
 
     clk: int
     ends: list[int]
     counts: list[int]
+    issued: list[int]
     stalls: list[list[int]]
     mfma_busy: int
     valu_busy: int
@@ -120,7 +122,7 @@ class _ComputeUnit:
         self.lds, self.memory = LdsPath(machine), GlobalPath(machine, supply)
         self.free = [[0] * machine.simds_per_cu for _ in range(END + 1)]
         self.free[SMEM] = self.free[ISSUE]  # one scalar instruction in a slot, loads included
-        self.counts = [0] * instructions
+        self.counts, self.issued = [0] * instructions, [0] * instructions
         self.stalls = [[0] * len(STALLS) for _ in range(instructions)]
         self.ends = [0] * len(groups)
         self.busy = [0] * (END + 1)
@@ -166,18 +168,20 @@ class _ComputeUnit:
                     heapq.heappush(heap, (at, -wave.priority, wave.age, wave))
                     continue
             end = self._execute(wave, op, at)
-            self._count(wave, op.instruction, at, end, stall)
+            after = end if kind in (BRANCH, IDLE) else at + slot_clk
+            self._count(wave, op.instruction, at, after, end, stall)
             wave.position += 1
             if kind == END or wave.position == len(wave.ops):
-                self._end(wave, at)
+                self._end(wave, after)
                 continue
-            wave.ready = end if kind in (BRANCH, IDLE) else at + slot_clk
+            wave.ready = after
             wave.stall = _ISSUE
-            heapq.heappush(heap, (wave.ready, -wave.priority, wave.age, wave))
+            heapq.heappush(heap, (after, -wave.priority, wave.age, wave))
         return Timing(
             clk=max(self.last, memory.drained),
             ends=self.ends,
             counts=self.counts,
+            issued=self.issued,
             stalls=self.stalls,
             mfma_busy=self.busy[MFMA],
             valu_busy=self.busy[VALU],
@@ -218,8 +222,10 @@ class _ComputeUnit:
             return _append(wave.lgkm, at + (self.machine.scalar_cold_clk if cold else op.latency))
         return at + op.clk
 
-    def _count(self, wave: _Wave, instruction: int, at: int, end: int, stall: int) -> None:
+    def _count(self, wave: _Wave, instruction: int, at: int, after: int, end: int, stall: int) -> None:
+        """An instruction issued at `at`, after which the wave goes on at `after`; its result is there at `end`."""
         self.counts[instruction] += 1
+        self.issued[instruction] += after - at
         if at > wave.ready:
             self.stalls[instruction][stall] += at - wave.ready
         if self.events is not None:
@@ -256,9 +262,8 @@ class _ComputeUnit:
     def _release(self, group: _Group, at: int) -> None:
         after = at + self.machine.barrier_clk
         for wave in group.waiting:
-            self._count(
-                wave, wave.ops[wave.position].instruction, after - self.machine.slot_clk, after, _BARRIER
-            )
+            issue = after - self.machine.slot_clk
+            self._count(wave, wave.ops[wave.position].instruction, issue, after, after, _BARRIER)
             wave.position += 1
             wave.ready = after
             wave.stall = _ISSUE

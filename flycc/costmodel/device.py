@@ -64,9 +64,9 @@ def predict(
     slowest = max(runs, key=lambda run: run.us)
     timing, occupied = slowest.timing, launch.occupancy
     floored = max(0.0, 1 - typical / time.typical)
-    shares = device_shares(trace, timing, machine, launch.tail)
+    shares = device_shares(trace, timing, launch.tail)
     loops = loops_of(launch.simulated)
-    instructions = by_instruction(trace, timing, machine, loops)
+    instructions = by_instruction(trace, timing, loops)
     return Prediction(
         kernel=str(trace.info["kernel"]),
         time=time,
@@ -79,7 +79,7 @@ def predict(
         clock_ghz={run.clock.name: run.ghz for run in runs},
         breakdown={**{cause: share * (1 - floored) for cause, share in shares.items()}, "launch": floored},
         by_instruction=instructions,
-        by_loop=by_loop(trace, instructions, timing, machine, loops),
+        by_loop=by_loop(trace, instructions, timing, loops),
         utilisation=_utilisation(timing, machine),
         bytes=launch.bytes(),
         flops=2.0 * launch.macs(),

@@ -96,6 +96,7 @@ def extrapolate(short: Timing, long: Timing, left: float) -> Timing:
         clk=on(short.clk, long.clk),
         ends=[on(a, b) for a, b in zip(short.ends, long.ends, strict=True)],
         counts=[on(a, b) for a, b in zip(short.counts, long.counts, strict=True)],
+        issued=[on(a, b) for a, b in zip(short.issued, long.issued, strict=True)],
         stalls=[
             [max(0, on(a, b)) for a, b in zip(*rows, strict=True)]
             for rows in zip(short.stalls, long.stalls, strict=True)
