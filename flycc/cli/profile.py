@@ -92,6 +92,12 @@ class Profile:
     on_pytorch: list[tuple[int, str, str]] = field(default_factory=list)
     left_out: int = 0
 
+    @property
+    def several(self) -> bool:
+        """Whether there is more to say than of one launch of one kernel."""
+        counts = [launch.count for launch in self.launches]
+        return counts != [1] or bool(self.on_pytorch) or bool(self.left_out)
+
     def shares(self) -> list[float]:
         """Of the time on the device, by launch; they sum to 1."""
         times = [launch.count * launch.prediction.device_us.typical for launch in self.launches]
@@ -126,7 +132,8 @@ def profiled(args: argparse.Namespace) -> Profile:
     """The profile of what the arguments name. Raises `FlyccError` where that is nothing, or cannot be modelled."""
     of_code = [f"--{name}" for name in ("kernel", "grid", "block", "arg") if getattr(args, name)]
     is_trace = args.subject.endswith(".npz")
-    if is_trace or (":" in args.subject and not Path(args.subject).exists()):
+    is_model = args.subject.endswith(".py") or (":" in args.subject and not Path(args.subject).exists())
+    if is_trace or is_model:
         if of_code:
             raise FlyccError(
                 Reason("profile.subject", f"{of_code[0]} is for a code object, and {args.subject} is none")

@@ -41,7 +41,6 @@ _MEANINGS = {
 
 def page(profile: Profile) -> str:
     """The whole document."""
-    several = len(profile.launches) > 1 or bool(profile.on_pytorch)
     body = [
         element("h1", escape(f"Profile of {profile.subject}")),
         element(
@@ -50,17 +49,16 @@ def page(profile: Profile) -> str:
             "Beside a time stands the interval that the model is sure of.",
             class_="quiet",
         ),
-        *([_overview(profile)] if several else []),
+        *([_overview(profile)] if profile.several else []),
         *(_launch(number, launch) for number, launch in enumerate(profile.launches)),
     ]
     head = (
         '<meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>{escape(profile.subject)}: flycc profile</title><style>{CSS}</style>"
     )
+    content = "\n".join(body)
     return (
-        f'<!DOCTYPE html>\n<html lang="en"><head>{head}</head>\n<body><main>'
-        + "\n".join(body)
-        + ("</main></body></html>\n")
+        f'<!DOCTYPE html>\n<html lang="en"><head>{head}</head>\n<body><main>{content}</main></body></html>\n'
     )
 
 
@@ -172,7 +170,9 @@ def _timelines(launch: Launch) -> list[str]:
     drawn = Timeline(launch, events)
     begin, end = drawn.window()
     some = f", the first {drawn.shown} of {drawn.waves} waves" if drawn.shown < drawn.waves else ""
-    title = element("h3", f"One compute unit in the launch's first round{some}")
+    title = element(
+        "h3", f"One compute unit in the launch's first round, {MI350.hypotheses[0].name}, modelled{some}"
+    )
     if end - begin == drawn.end:
         return [title, drawn.close()]
     within = element("h4", f"Clocks {begin:,} to {end:,} of them, every instruction")

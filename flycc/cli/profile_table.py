@@ -22,7 +22,7 @@ SHOWN_SHARE = 0.005
 def show(profile: Profile) -> None:
     """The report a person reads."""
     console.print("Modelled, not measured.\n")
-    if len(profile.launches) > 1 or profile.on_pytorch:
+    if profile.several:
         _summary(profile)
     for launch in profile.launches[:DETAILED]:
         _details(launch)

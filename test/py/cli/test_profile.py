@@ -291,6 +291,8 @@ def test_the_timeline(folder: Path, tmp_path: Path) -> None:
         (["gemm.npz", "--grid", "1"], "--grid is for a code object, and gemm.npz is none"),
         (["nonesuch.npz"], "nonesuch.npz"),
         (["model.npz"], "model.npz is not a trace"),
+        (["model.py"], "'model.py' is not of the form FILE.py:FUNCTION"),
+        (["model.py:example", "--arg", "i32:5"], "--arg is for a code object, and model.py:example is none"),
         (["model.py:nonesuch"], "model.py has no function 'nonesuch'"),
         (["model.py:float64"], "model.py:float64 launches no kernel of flycc; aten."),
         (["gemm.npz", "--html", "/nonesuch/x.html"], "--html /nonesuch/x.html: its folder is missing"),
