@@ -74,7 +74,7 @@ def _overview(profile: Profile) -> str:
         for number, (launch, share) in enumerate(zip(profile.launches, shares, strict=True))
     ]
     parts = [
-        _cards([("all kernels", f"{profile.total.typical:.1f} us", _spread(profile.total))]),
+        _cards([("all kernels", f"{profile.total.typical:.1f} us", _range(profile.total))]),
         element("h3", "Kernels"),
         _table(("kernel", "launches", "us each, on the device", "share of the time"), rows, "l r r l"),
     ]
@@ -111,8 +111,8 @@ def _launch(number: int, launch: Launch) -> str:
 def _figures(launch: Launch) -> list[tuple[str, str, str]]:
     found, occupied = launch.prediction, launch.prediction.occupancy
     figures = [
-        ("time", f"{found.time.typical:.1f} us", _spread(found.time)),
-        ("on the device", f"{found.device_us.typical:.1f} us", _spread(found.device_us)),
+        ("time", f"{found.time.typical:.1f} us", _range(found.time)),
+        ("on the device", f"{found.device_us.typical:.1f} us", _range(found.device_us)),
         ("rounds", str(found.rounds), f"{found.workgroups:,} workgroups on {MI350.cus} compute units"),
         (
             "waves on a SIMD",
@@ -281,8 +281,8 @@ def _table(names: Sequence[str], rows: Iterable[Sequence[str]], sides: str) -> s
 
 
 def _interval(time: Interval) -> str:
-    return f"{time.typical:.1f} <small>{_spread(time)}</small>"
+    return f"{time.typical:.1f} <small>{_range(time)}</small>"
 
 
-def _spread(time: Interval) -> str:
+def _range(time: Interval) -> str:
     return f"{time.low:.1f} to {time.high:.1f} us"

@@ -48,9 +48,9 @@ def roofline(found: Prediction) -> str:
     peak, limits = matrix_peak_tflops(found.by_instruction), bandwidth_tb_s()
     points = {level: found.flops / found.bytes[level] for level in limits if found.bytes[level]}
     left, top, width, height = 56, 14, 400, 250
-    most = peak / min(least for least, _ in limits.values())  # where the last roof meets the peak
+    ridge = peak / min(least for least, _ in limits.values())  # where the last roof meets the peak
     low_x = math.floor(math.log10(min([1.0, *points.values()])))
-    high_x = math.ceil(math.log10(max([4 * most, *points.values()])))
+    high_x = math.ceil(math.log10(max([4 * ridge, *points.values()])))
     low_y = math.floor(math.log10(max(1e-3, min(found.tflops, peak / 100))))
     high_y = math.log10(peak * 2)
 
@@ -84,7 +84,10 @@ def roofline(found: Prediction) -> str:
                     class_=f"roof level-{level}{dashed}",
                 )
             )
-    (x1, y1), (x2, _) = at(peak / max(most for _, most in limits.values()), peak), at(10.0**high_x, peak)
+    (x1, y1), (x2, _) = (
+        at(peak / max(greatest for _, greatest in limits.values()), peak),
+        at(10.0**high_x, peak),
+    )
     parts.append(element("line", x1=_n(x1), x2=_n(x2), y1=_n(y1), y2=_n(y1), class_="roof peak"))
     parts.append(text(x2, y1 - 5, f"MFMA peak {peak:,.0f} TFLOP/s", class_="tick end"))
     for level, intensity in points.items():
@@ -130,7 +133,7 @@ class Timeline:
             causes = sorted({piece.cause for piece in slices})
             columns = np.zeros((len(causes), WIDTH))
             for piece in slices:
-                _spread(columns[causes.index(piece.cause)], piece.start / clk, piece.end / clk)
+                spread(columns[causes.index(piece.cause)], piece.start / clk, piece.end / clk)
             busiest = np.where(columns.any(axis=0), columns.argmax(axis=0), -1)
             edges = [0, *(np.flatnonzero(np.diff(busiest)) + 1).tolist(), WIDTH]
             for first, last in pairwise(edges):
@@ -222,7 +225,7 @@ class Timeline:
         ]
 
 
-def _spread(columns: np.ndarray, first: float, last: float) -> None:
+def spread(columns: np.ndarray, first: float, last: float) -> None:
     """Add to each column how much of it lies between `first` and `last`."""
     a, b = int(first), min(int(last), len(columns) - 1)
     if a >= b:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 import xml.etree.ElementTree as ElementTree
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -19,7 +21,7 @@ from hypothesis import strategies as st
 
 from flycc import emulator
 from flycc.cli.main import main
-from flycc.cli.profile_svg import _spread
+from flycc.cli.profile_svg import spread
 from flycc.codegen import compile_kernel
 from flycc.contracts import GemmProblem
 from flycc.costmodel import neighbours
@@ -146,7 +148,7 @@ def test_the_timeline_shares_time_out_to_columns(a: float, b: float) -> None:
     """Each column gets what of it lies between the two places: sums of at most 20 roundings of numbers below 20."""
     first, last = sorted((a, b))
     columns = np.zeros(20)
-    _spread(columns, first, last)
+    spread(columns, first, last)
     expected = [max(0.0, min(last, i + 1) - max(first, i)) for i in range(20)]
     np.testing.assert_allclose(columns, expected, rtol=0, atol=20 * 20 * 2**-53)
 
@@ -278,6 +280,18 @@ def test_the_timeline(folder: Path, tmp_path: Path) -> None:
     )  # the grid is so small that a compute unit gets one workgroup
     executed = sum(len(trace.steps_of(wave)) for wave in range(waves))
     assert sum(event.get("cat") == "instruction" for event in events) == executed
+
+
+def test_binaries_need_neither_torch_nor_flydsl(folder: Path, tmp_path: Path) -> None:
+    code = """
+import sys
+from flycc.cli.main import main
+assert main(["profile", *sys.argv[1:]]) == 0
+heavy = {"torch", "flydsl", "torch_mlir"} & set(sys.modules)
+assert not heavy, heavy
+"""
+    options = [*of_code(folder), "--html", str(tmp_path / "page.html")]
+    subprocess.run([sys.executable, "-c", code, *options], check=True, stdout=subprocess.DEVNULL)
 
 
 @pytest.mark.parametrize(
