@@ -77,7 +77,11 @@ class Launch:
 
     @property
     def title(self) -> str:
-        return " ".join([self.kernel, *(f"{name}={size}" for name, size in self.sizes.items())])
+        return f"{self.kernel} {self.sizes_text}".strip()
+
+    @property
+    def sizes_text(self) -> str:
+        return " ".join(f"{name}={size}" for name, size in self.sizes.items())
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from html import escape
 from flycc.cli.profile import Launch, Profile
 from flycc.cli.profile_style import CSS
 from flycc.cli.profile_svg import Timeline, element, roofline
-from flycc.cli.profile_table import causes, facts, left_out_note, limit_text
+from flycc.cli.profile_table import causes, facts, left_out_note, limit_text, rate_text
 from flycc.costmodel import MI350, Interval, timeline
 from flycc.costmodel.prediction import InstructionCost, LoopCost, Prediction
 from flycc.costmodel.roofline import bandwidth_tb_s
@@ -121,7 +121,7 @@ def _figures(launch: Launch) -> list[tuple[str, str, str]]:
         ),
     ]
     if found.flops:
-        figures.append(("matrix rate", f"{found.tflops:,.0f} TFLOP/s", "padding included"))
+        figures.append(("matrix rate", f"{rate_text(found.tflops)} TFLOP/s", "padding included"))
     return [*figures, ("out of L2", f"{found.tb_s['l2']:.2f} TB/s", f"HBM {found.tb_s['hbm']:.2f} TB/s")]
 
 

@@ -92,7 +92,7 @@ def roofline(found: Prediction) -> str:
     parts.append(text(x2, y1 - 5, f"MFMA peak {peak:,.0f} TFLOP/s", class_="tick end"))
     for level, intensity in points.items():
         x, y = at(intensity, max(found.tflops, 10.0**low_y))
-        told = f"{level}: {intensity:.0f} FLOP for each byte, modelled {found.tflops:.0f} TFLOP/s"
+        told = f"{level}: {intensity:.0f} FLOP for each byte, modelled {found.tflops:.3g} TFLOP/s"
         parts.append(
             element(
                 "circle",

@@ -6,6 +6,7 @@ import textwrap
 
 from flycc.cli.output import console, table
 from flycc.cli.profile import Launch, Profile
+from flycc.costmodel import MI350
 from flycc.costmodel.prediction import Prediction
 from flycc.costmodel.roofline import bandwidth_tb_s, matrix_peak_tflops
 
@@ -31,17 +32,18 @@ def show(profile: Profile) -> None:
 
 
 def _summary(profile: Profile) -> None:
-    console.print(f"{profile.subject}: {profile.total} in kernels, one after another", soft_wrap=True)
+    console.print(profile.subject, soft_wrap=True)
+    console.print(f"{profile.total} in kernels, one after another")
     table(
         "\nKernels",
-        ("launches", "us each", "interval", "share", "kernel"),
+        ("calls", "us each", "interval", "share", "kernel"),
         [
             (
                 launch.count,
                 f"{launch.prediction.device_us.typical:.1f}",
                 f"{launch.prediction.device_us.low:.1f}-{launch.prediction.device_us.high:.1f}",
                 f"{share:.1%}",
-                launch.title,
+                f"{launch.kernel}\n{launch.sizes_text}",
             )
             for launch, share in zip(profile.launches, profile.shares(), strict=True)
         ],
@@ -145,7 +147,7 @@ def facts(launch: Launch) -> list[tuple[str, str]]:
         ("hypotheses", clocks),
         (
             "rounds",
-            f"{found.rounds}, of {found.workgroups:,} workgroups over 256 compute units",
+            f"{found.rounds}, of {found.workgroups:,} workgroups over {MI350.cus} compute units",
         ),
         (
             "occupancy",
@@ -154,9 +156,14 @@ def facts(launch: Launch) -> list[tuple[str, str]]:
         ),
     ]
     if peak:
-        told.append(("MFMAs", f"{found.tflops:.0f} of at most {peak:.0f} TFLOP/s, padding included"))
+        told.append(("MFMAs", f"{rate_text(found.tflops)} of at most {peak:,.0f} TFLOP/s, padding included"))
     busy = ", ".join(f"{name} {share:.0%}" for name, share in found.utilisation.items())
     return [*told, ("busy", busy), *(("note", note) for note in found.notes)]
+
+
+def rate_text(tflops: float) -> str:
+    """TFLOP/s in digits enough for the smallest kernels."""
+    return f"{tflops:,.0f}" if tflops >= 10 else f"{tflops:.2g}"
 
 
 def _by(extent: tuple[int, int, int]) -> str:
