@@ -110,10 +110,15 @@ def build_rms_norm_backward(
     weight: ir.Value | None,
     results: tuple[ir.Type, ir.Type | None],
     *,
+    weight_offset: bool = False,
+    cast_before_weight: bool = False,
     before: ir.Operation,
 ) -> RmsNormBackwardOp:
-    """Creates a `flycc.rms_norm_backward`, without flags, in front of `before`."""
-    attributes = {name: ir.BoolAttr.get(False, before.context) for name in _FLAGS}
+    """Creates a `flycc.rms_norm_backward` in front of `before`; `results` are the types of dx and dweight."""
+    attributes = {
+        "weight_offset": ir.BoolAttr.get(weight_offset, before.context),
+        "cast_before_weight": ir.BoolAttr.get(cast_before_weight, before.context),
+    }
     return create(
         "flycc.rms_norm_backward", (grad, x, rstd, weight), results, attributes, before=before, segmented=True
     )

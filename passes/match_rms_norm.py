@@ -65,8 +65,8 @@ def _layer_norm(op: ir.Operation) -> Reason:
 
 
 def _whole(op: ir.Operation) -> Reason | None:
-    """`flycc::rms_norm(x, normalized_shape, weight?, eps?) -> (y, rstd)`, rstd [...] and float32."""
-    x, shape, weight, eps = op.operands
+    """`flycc::rms_norm(x, normalized_shape, weight?, eps?, *flags) -> (y, rstd)`, rstd [...] and float32."""
+    x, shape, weight, eps, *options = op.operands
     reason = _refusal(op, x, shape, weight)
     if reason is not None:
         return reason
@@ -80,6 +80,7 @@ def _whole(op: ir.Operation) -> Reason | None:
             folded=(op,),
             weight=None if is_none(weight) else weight,
             rstd=rstd if list(rstd.uses) else None,
+            **_flags(options, weight),
         )
     )
     return None
@@ -95,16 +96,25 @@ def _fused(op: ir.Operation) -> Reason | None:
 
 
 def _backward(op: ir.Operation) -> Reason | None:
-    """`flycc::rms_norm_backward(grad, x, rstd, normalized_shape, weight?, eps?) -> (dx, dweight?)`."""
-    grad, x, rstd, shape, weight, _ = op.operands
+    """`flycc::rms_norm_backward(grad, x, rstd, normalized_shape, weight?, eps?, *flags) -> (dx, dweight?)`."""
+    grad, x, rstd, shape, weight, _, *options = op.operands
     reason = _refusal(op, x, shape, weight)
     if reason is not None:
         return reason
     gradients = list(op.results)[: 1 if is_none(weight) else 2]
     types = (gradients[0].type, None if is_none(weight) else gradients[1].type)
-    raised = build_rms_norm_backward(grad, x, rstd, None if is_none(weight) else weight, types, before=op)
+    scale = None if is_none(weight) else weight
+    raised = build_rms_norm_backward(grad, x, rstd, scale, types, before=op, **_flags(options, weight))
     replace(raised, [[gradient] for gradient in gradients], [op])
     return None
+
+
+def _flags(options: list[ir.Value], weight: ir.Value) -> dict[str, bool]:
+    """The flags among the `options` of flycc's composite ops; PyTorch's own norms have none."""
+    if not options or is_none(weight):
+        return {}
+    cast_before_weight, weight_offset, _ = (constant(option) is True for option in options)
+    return {"cast_before_weight": cast_before_weight, "weight_offset": weight_offset}
 
 
 def _refusal(op: ir.Operation, x: ir.Value, shape: ir.Value, weight: ir.Value) -> Reason | None:

@@ -22,12 +22,13 @@ Operand = Callable[[Value | None], Any]
 _DTYPES = {"bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32}
 
 
-def call(graph: Graph, op: OpView, operand: Operand) -> list[Node]:
+def call(graph: Graph, op: OpView, operand: Operand, layout: Sequence[int]) -> list[Node]:
     """Inserts at the insert point of `graph` what computes `op`; returns a node for each result of `op`.
 
-    Every node has its fake value in `meta["val"]`.
+    `layout` is that of the first result in the graph, `layout_of` it; others follow it or are row-major. Every
+    node has its fake value in `meta["val"]`.
     """
-    return _CALLS[type(op)](graph, op, operand)
+    return _CALLS[type(op)](graph, op, operand, layout)
 
 
 def called(op: OpView) -> str:
@@ -42,7 +43,7 @@ def with_layout(graph: Graph, node: Node, val: torch.Tensor) -> Node:
     """
     if _same_strides(node.meta["val"], val):
         return node
-    if _same_strides(val.new_empty(val.shape), val):
+    if is_row_major(val):
         return _function(graph, torch.ops.aten.clone.default, node, memory_format=torch.contiguous_format)
     empty = _function(
         graph, torch.ops.aten.new_empty_strided.default, node, list(val.shape), list(val.stride())
@@ -50,12 +51,29 @@ def with_layout(graph: Graph, node: Node, val: torch.Tensor) -> Node:
     return _function(graph, torch.ops.aten.copy.default, empty, node)
 
 
-def has_layout(op: OpView, val: torch.Tensor) -> bool:
-    """Whether results of `op` can have the strides of `val` at little cost."""
-    if _same_strides(val.new_empty(val.shape), val):
+def has_layout(op: OpView, val: torch.Tensor, layout: Sequence[int]) -> bool:
+    """Whether a result of `op`, whose first has `layout`, can have the strides of `val` at little cost."""
+    if is_row_major(val):
         return True
+    if isinstance(op, RmsNormOp):
+        # Rows may be normalised in any order, so that of memory serves as well.
+        return layout[-1] == val.dim() - 1 and layout == layout_of(val) and is_row_major(val.permute(layout))
     # k elements a row are few beside what was read to find them.
     return isinstance(op, TopkOp) and all(isinstance(n, int) for n in (*val.shape, *val.stride()))
+
+
+def layout_of(val: torch.Tensor) -> list[int]:
+    """The dimensions of `val` from the largest stride to the smallest, for the sizes that were traced.
+
+    A guess to be proven for all sizes: `is_row_major` of `val` so permuted.
+    """
+    strides = [s if isinstance(s, int) else s.node.hint if s.node.has_hint() else 0 for s in val.stride()]
+    return sorted(range(val.dim()), key=lambda dim: -strides[dim])
+
+
+def is_row_major(val: torch.Tensor) -> bool:
+    """Whether `val` is provably dense and row-major."""
+    return _same_strides(val.new_empty(val.shape), val)
 
 
 def _same_strides(x: torch.Tensor, y: torch.Tensor) -> bool:
@@ -77,21 +95,29 @@ def _results(graph: Graph, node: Node, indices: Sequence[int]) -> list[Node]:
     return [_function(graph, operator.getitem, node, index) for index in indices]
 
 
-def _gemm(graph: Graph, op: GemmOp, operand: Operand) -> list[Node]:
+def _gemm(graph: Graph, op: GemmOp, operand: Operand, _: Sequence[int]) -> list[Node]:
     operands = [operand(value) for value in (op.a, op.b, op.bias) if value is not None]
     flags = {"trans_a": op.trans_a, "trans_b": op.trans_b}
     return [_function(graph, torch.ops.flycc.gemm.default, *operands, **flags)]
 
 
-def _rms_norm(graph: Graph, op: RmsNormOp, operand: Operand) -> list[Node]:
+def _rms_norm(graph: Graph, op: RmsNormOp, operand: Operand, layout: Sequence[int]) -> list[Node]:
+    """Transposed tensors are normalised row by row in the order of memory, as views."""
     eps = constant(op.eps)
     dtype, out_dtype = known(op.x).dtype, known(op.y).dtype
+    in_order = list(layout) == sorted(layout)
+
+    def permuted(node: Any, order: Sequence[int]) -> Any:
+        if node is None or in_order:
+            return node
+        return _function(graph, torch.ops.aten.permute.default, node, list(order))
+
     call = _function(
         graph,
         torch.ops.flycc.rms_norm_fwd.default,
-        operand(op.x),
+        permuted(operand(op.x), layout),
         operand(op.weight),
-        operand(op.residual),
+        permuted(operand(op.residual), layout),
         operand(op.eps) if eps is None else eps,
         weight_offset=op.weight_offset.value,
         cast_before_weight=op.cast_before_weight.value,
@@ -99,10 +125,14 @@ def _rms_norm(graph: Graph, op: RmsNormOp, operand: Operand) -> list[Node]:
         out_dtype=None if out_dtype == dtype else _DTYPES[out_dtype],
     )
     present = [0, *([1] if op.new_residual is not None else []), *([2] if op.rstd is not None else [])]
-    return _results(graph, call, present)
+    back = sorted(range(len(layout)), key=layout.__getitem__)
+    return [
+        permuted(result, back[:-1] if index == 2 else back)
+        for index, result in zip(present, _results(graph, call, present), strict=True)
+    ]
 
 
-def _rms_norm_backward(graph: Graph, op: RmsNormBackwardOp, operand: Operand) -> list[Node]:
+def _rms_norm_backward(graph: Graph, op: RmsNormBackwardOp, operand: Operand, _: Sequence[int]) -> list[Node]:
     call = _function(
         graph,
         torch.ops.flycc.rms_norm_bwd.default,
@@ -113,7 +143,7 @@ def _rms_norm_backward(graph: Graph, op: RmsNormBackwardOp, operand: Operand) ->
     return _results(graph, call, [0] if op.dweight is None else [0, 1])
 
 
-def _topk(graph: Graph, op: TopkOp, operand: Operand) -> list[Node]:
+def _topk(graph: Graph, op: TopkOp, operand: Operand, _: Sequence[int]) -> list[Node]:
     """The custom op works along the last dimension and keeps it."""
     x, k, dim = operand(op.x), constant(op.k), op.dim.value
     last = x.meta["val"].dim() - 1
@@ -135,7 +165,7 @@ def _topk(graph: Graph, op: TopkOp, operand: Operand) -> list[Node]:
     return results
 
 
-_CALLS: dict[type, Callable[[Graph, Any, Operand], list[Node]]] = {
+_CALLS: dict[type, Callable[[Graph, Any, Operand, Sequence[int]], list[Node]]] = {
     GemmOp: _gemm,
     RmsNormOp: _rms_norm,
     RmsNormBackwardOp: _rms_norm_backward,

@@ -12,19 +12,23 @@ from torch.fx import GraphModule, Node
 from torch.nn.attention import _sdpa_kernel
 
 from flycc.frontend import composite_ops
+from flycc.frontend.written_norms import ADDITIONS, MEANS, WrittenNorm, read_written_norm
 
 
 def keep_whole(gm: GraphModule) -> GraphModule:
     """Makes attention and RMS norm in `gm`, and in the graphs it holds, `flycc::sdpa` and `flycc::rms_norm`.
 
     `gm` is the graph that Dynamo hands to a backend; it is edited and returned. Results and gradients keep
-    their bits. A call stays as it is where the custom op could not stand for it: attention with dropout or
-    with a mask that needs a gradient, options known only at run time, tensor subclasses, and every call of a
-    graph that uses autocast, chooses attention backends or applies functorch transforms, because those act on
-    PyTorch's own ops only. The eps of a norm written by hand becomes a constant.
+    their bits, but for float32 roundings of RMS norms written by hand. Those become one op where they need
+    gradients; elsewhere a pass finds them in the ATen graph. A call stays as it is where the custom op could
+    not stand for it: attention with dropout or with a mask that needs a gradient, options known only at run
+    time, tensor subclasses, and every call of a graph that uses autocast, chooses attention backends or
+    applies functorch transforms, because those act on PyTorch's own ops only. The eps of a norm written by
+    hand becomes a constant.
     """
     modules = [module for module in gm.modules() if isinstance(module, GraphModule)]
-    calls = [node for module in modules for node in module.graph.nodes if node.op == "call_function"]
+    nodes = [node for module in modules for node in module.graph.nodes]
+    calls = [node for node in nodes if node.op == "call_function"]
     if torch._C._is_any_autocast_enabled() or any(map(_changes_dispatch, calls)):
         return gm
     for node in calls:
@@ -33,8 +37,12 @@ def keep_whole(gm: GraphModule) -> GraphModule:
                 _keep_sdpa(node, *node.args, **node.kwargs)
             elif node.target is torch.rms_norm:
                 _keep_rms_norm(node, *node.args, **node.kwargs)
-    for node in calls:
+    for node in nodes:
         _specialise_eps(node)
+    for node in [node for node in nodes if node.target in MEANS]:
+        norm = read_written_norm(node)
+        if norm is not None and all(map(_is_plain, filter(None, (norm.x, norm.weight)))):
+            _keep_written_norm(norm)
     for module in modules:
         module.recompile()
     return gm
@@ -46,11 +54,11 @@ def _specialise_eps(node: Node) -> None:
     With dynamic shapes Dynamo takes the floats of modules for inputs, and the eps of a norm written by hand
     would then be a tensor that only the run knows; it hardly ever changes.
     """
-    if node.target is not operator.add or len(node.args) != 2:
+    if node.target not in ADDITIONS or len(node.args) != 2:
         return
     mean, eps = node.args
     value = eps.meta.get("example_value") if isinstance(eps, Node) else None
-    if isinstance(mean, Node) and mean.target in ("mean", torch.mean) and isinstance(value, torch.SymFloat):
+    if isinstance(mean, Node) and mean.target in MEANS and isinstance(value, torch.SymFloat):
         node.args = (mean, float(value))
         if not eps.users:
             node.graph.erase_node(eps)
@@ -101,7 +109,25 @@ def _keep_rms_norm(
 ) -> None:
     if not _is_constant(eps) or not isinstance(normalized_shape, list | tuple):
         return
-    arguments = (input, normalized_shape, weight, eps)
+    _become_rms_norm(node, input, normalized_shape, weight, eps, False, False, None)
+
+
+def _become_rms_norm(node: Node, *arguments: Any) -> None:
+    """Makes `node` the first result of `flycc::rms_norm` of `arguments`."""
     with node.graph.inserting_before(node):
         whole = node.graph.call_function(composite_ops.rms_norm._opoverload, arguments)
-    node.target, node.args, node.kwargs = operator.getitem, (whole, 0), {}
+    node.op, node.target, node.args, node.kwargs = "call_function", operator.getitem, (whole, 0), {}
+
+
+def _keep_written_norm(norm: WrittenNorm) -> None:
+    """Makes a norm written by hand one op; autograd would keep its intermediates for the backward pass."""
+    size = norm.x.meta["example_value"].shape[-1]
+    if not isinstance(size, int):
+        with norm.y.graph.inserting_before(norm.y):
+            size = norm.y.graph.call_method("size", (norm.x, -1))
+    dtype = norm.y.meta["example_value"].dtype
+    flags = (norm.cast_before_weight, norm.weight_offset)
+    _become_rms_norm(norm.y, norm.x, [size], norm.weight, norm.eps, *flags, dtype)
+    for node in norm.inner:
+        if not node.users:
+            node.graph.erase_node(node)

@@ -21,8 +21,9 @@ from torch_mlir.ir import BlockArgument, Module, Operation, OpView, Value
 from flycc.contracts import FlyccError, Problem, Reason
 from flycc.dialects import problem
 from flycc.dialects.base import Flycc
+from flycc.dialects.sizes import known
 from flycc.dialects.tensor import SHAPE_ATTR, SHAPES_ATTR
-from flycc.frontend.calls import call, called, has_layout, with_layout
+from flycc.frontend.calls import call, called, has_layout, is_row_major, layout_of, with_layout
 from flycc.frontend.families import FAMILY_OF_PROBLEM, family_of
 from flycc.frontend.nodes import is_impure, mutates
 from flycc.passes.matching import CONSUMED_ATTR, REASON_ATTR, REASON_CODE_ATTR, RESULTS_ATTR
@@ -113,9 +114,10 @@ class _Rebuilding:
     def refusal(self, op: OpView, consumed: frozenset[str]) -> Reason | None:
         """Why the match `op` may not replace its roots, or None."""
         roots = [root for roots in self._roots(op.operation) for root in roots]
+        layout = self._layout(op)
         for root in roots:
             val = root.meta.get("val")
-            if not isinstance(val, torch.Tensor) or not has_layout(op, val):
+            if not isinstance(val, torch.Tensor) or not has_layout(op, val, layout):
                 return Reason(
                     "rebuild.layout",
                     f"kernels write row-major results, but the graph relies on {root.name} having {_layout(val)}",
@@ -152,7 +154,7 @@ class _Rebuilding:
             return node
 
         with first.graph.inserting_before(first):
-            results = call(first.graph, op, operand)
+            results = call(first.graph, op, operand, self._layout(op))
         for group, result in zip(roots, results, strict=True):
             for root in group:
                 with first.graph.inserting_before(root):
@@ -180,6 +182,14 @@ class _Rebuilding:
         for node in sorted(nodes | takers, key=self._position.__getitem__, reverse=True):
             if not node.users and not is_impure(node):
                 node.graph.erase_node(node)
+
+    def _layout(self, op: OpView) -> list[int]:
+        """The order of the dimensions in memory that the graph wants the first result of `op` to have."""
+        [first, *_] = self._roots(op.operation)
+        val = first[0].meta.get("val") if first else None
+        if isinstance(val, torch.Tensor) and not is_row_major(val):
+            return layout_of(val)
+        return list(range(len(known(op.results[0]).dims)))
 
     def _roots(self, op: Operation) -> list[list[Node]]:
         """For each result of the match `op` the nodes whose value it computes; one result at least has some."""

@@ -74,8 +74,25 @@ func.func @whole(%x: !torch.vtensor<[4,8],bf16>, %w: !torch.vtensor<[8],bf16>, %
   %dims = torch.prim.ListConstruct %last : (!torch.int) -> !torch.list<int>
   %eight = torch.constant.int 8
   %shape = torch.prim.ListConstruct %eight : (!torch.int) -> !torch.list<int>
-  %y:2 = torch.operator "torch.flycc.rms_norm"(%x, %shape, %w, %none) : (!torch.vtensor<[4,8],bf16>, !torch.list<int>, !torch.vtensor<[8],bf16>, !torch.none) -> (!torch.vtensor<[4,8],bf16>, !torch.vtensor<[4],f32>)
-  %d:2 = torch.operator "torch.flycc.rms_norm_backward"(%g, %x, %y#1, %shape, %w, %none) : (!torch.vtensor<[4,8],bf16>, !torch.vtensor<[4,8],bf16>, !torch.vtensor<[4],f32>, !torch.list<int>, !torch.vtensor<[8],bf16>, !torch.none) -> (!torch.vtensor<[4,8],bf16>, !torch.vtensor<[8],bf16>)
+  %y:2 = torch.operator "torch.flycc.rms_norm"(%x, %shape, %w, %none, %false, %false, %none) : (!torch.vtensor<[4,8],bf16>, !torch.list<int>, !torch.vtensor<[8],bf16>, !torch.none, !torch.bool, !torch.bool, !torch.none) -> (!torch.vtensor<[4,8],bf16>, !torch.vtensor<[4],f32>)
+  %d:2 = torch.operator "torch.flycc.rms_norm_backward"(%g, %x, %y#1, %shape, %w, %none, %false, %false, %none) : (!torch.vtensor<[4,8],bf16>, !torch.vtensor<[4,8],bf16>, !torch.vtensor<[4],f32>, !torch.list<int>, !torch.vtensor<[8],bf16>, !torch.none, !torch.bool, !torch.bool, !torch.none) -> (!torch.vtensor<[4,8],bf16>, !torch.vtensor<[8],bf16>)
+  return %y#0, %d#0, %d#1 : !torch.vtensor<[4,8],bf16>, !torch.vtensor<[4,8],bf16>, !torch.vtensor<[8],bf16>
+}
+
+// A norm written by hand, kept whole: its flags come last, and the type of its result (here that of x).
+// CHECK-LABEL: func.func @written
+// CHECK: "flycc.rms_norm"(%arg0, %float{{.*}}, %arg1) {cast_before_weight = true, {{.*}}weight_offset = false}
+// CHECK: "flycc.rms_norm_backward"(%arg2, %arg0, {{.*}}, %arg1) {cast_before_weight = false, {{.*}}weight_offset = true}
+// CHECK-NOT: torch.operator
+func.func @written(%x: !torch.vtensor<[4,8],bf16>, %w: !torch.vtensor<[8],bf16>, %g: !torch.vtensor<[4,8],bf16>) -> (!torch.vtensor<[4,8],bf16>, !torch.vtensor<[4,8],bf16>, !torch.vtensor<[8],bf16>) {
+  %false = torch.constant.bool false
+  %true = torch.constant.bool true
+  %eps = torch.constant.float 1.000000e-06
+  %bf16 = torch.constant.int 15
+  %eight = torch.constant.int 8
+  %shape = torch.prim.ListConstruct %eight : (!torch.int) -> !torch.list<int>
+  %y:2 = torch.operator "torch.flycc.rms_norm"(%x, %shape, %w, %eps, %true, %false, %bf16) : (!torch.vtensor<[4,8],bf16>, !torch.list<int>, !torch.vtensor<[8],bf16>, !torch.float, !torch.bool, !torch.bool, !torch.int) -> (!torch.vtensor<[4,8],bf16>, !torch.vtensor<[4],f32>)
+  %d:2 = torch.operator "torch.flycc.rms_norm_backward"(%g, %x, %y#1, %shape, %w, %eps, %false, %true, %bf16) : (!torch.vtensor<[4,8],bf16>, !torch.vtensor<[4,8],bf16>, !torch.vtensor<[4],f32>, !torch.list<int>, !torch.vtensor<[8],bf16>, !torch.float, !torch.bool, !torch.bool, !torch.int) -> (!torch.vtensor<[4,8],bf16>, !torch.vtensor<[8],bf16>)
   return %y#0, %d#0, %d#1 : !torch.vtensor<[4,8],bf16>, !torch.vtensor<[4,8],bf16>, !torch.vtensor<[8],bf16>
 }
 

@@ -177,7 +177,7 @@ def test_one_graph_serves_every_size() -> None:
 def test_rms_norm_op_obeys_the_rules_for_custom_ops(with_weight: bool) -> None:
     x = randn(3, 8).requires_grad_()
     weight = randn(8).requires_grad_() if with_weight else None
-    torch.library.opcheck(composite_ops.rms_norm, (x, [8], weight, 1e-5))
+    torch.library.opcheck(composite_ops.rms_norm, (x, [8], weight, 1e-5, False, False, None))
 
 
 def test_sdpa_op_obeys_the_rules_for_custom_ops() -> None:

@@ -63,6 +63,13 @@ EXACT: dict[str, Form] = {
         "f32 align",
     ),
     "residual": (residual, (x(), x(), w()), "bf16+residual weight bf16 cast before weight"),
+    "transposed": (lambda x, w: gemma(x.transpose(0, 1), w), (x(), w()), "bf16 weight bf16+1 align"),
+    "transposed-slice": (lambda x: unit(x[:, 1:].transpose(0, 1)), (x(torch.float32),), "f32 align"),
+    "transposed-residual": (
+        lambda a, b, w: residual(a.transpose(0, 1), b.transpose(0, 1), w),
+        (x(), x(), w()),
+        "bf16+residual weight bf16 cast before weight",
+    ),
     "rms-norm": (lambda x, w: F.rms_norm(x, (8,), w), (x(), w()), "bf16 weight bf16 align"),
     "rms-norm-residual": (
         lambda x, y, w: F.rms_norm(x + y, (8,), w),
@@ -141,7 +148,7 @@ NEAR_NORMS: dict[str, Form] = {
     "other-dim": (lambda x: x * torch.rsqrt(x.pow(2).mean(1, True) + 1e-6), F32, "rms-norm.dims"),
     "two-dims": (lambda x: F.rms_norm(x, (3, 8)), F32, "rms-norm.dims"),
     "intermediate": (with_two_users, (*F32, w(torch.float32)), "rms-norm.intermediate"),
-    "strided": (lambda x: unit(x.transpose(0, 1)), F32, "rebuild.layout"),
+    "strided-rows": (lambda x: unit(x.transpose(0, 2)), F32, "rebuild.layout"),
 }
 
 
