@@ -7,6 +7,7 @@ from collections.abc import Callable
 from torch_mlir import ir
 
 from flycc.contracts import Reason
+from flycc.dialects.base import Flycc
 from flycc.dialects.rms_norm import DTYPES, build_rms_norm, build_rms_norm_backward
 from flycc.dialects.tensor import same_dims, show, stamped
 from flycc.passes.matching import refuse, replace
@@ -44,7 +45,8 @@ def match_rms_norm(module: ir.Operation) -> None:
     """
     # Listed first: raising a norm erases ops around its anchor, but no other norm's anchor.
     for op in [op for op in nested_ops(module) if operator_name(op) in _FORMS]:
-        if not any(list(result.uses) for result in op.results):
+        raised = isinstance(op.opview, Flycc.Operation)  # `flycc::rms_norm` and what it becomes share a name
+        if raised or not any(list(result.uses) for result in op.results):
             continue
         reason = _FORMS[operator_name(op)](op)
         if reason is not None:

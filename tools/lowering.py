@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from torch_mlir import ir
 
-from flycc.contracts import FlyccError, Reason
-from flycc.dialects.gemm import GemmOp, problem
+from flycc.contracts import (
+    FlyccError,
+    GemmProblem,
+    Problem,
+    Reason,
+    RmsNormBackwardProblem,
+    RmsNormProblem,
+    TopkProblem,
+)
+from flycc.dialects import problem
+from flycc.dialects.base import Flycc
 from flycc.passes.torch_ir import nested_ops
 from flycc.tools.diagnostics import At
 
@@ -29,26 +39,48 @@ def lower_module(module: ir.Module, stage: str, observe: Observer) -> list[bytes
     op that no kernel serves and a module without flycc ops.
     """
     from flycc.codegen import lower
-    from flycc.kernels.gemm import choose, kernel
 
     specs = {}
     served: dict[str, list[str]] = {}
     for op in nested_ops(module.operation):
-        if not isinstance(op.opview, GemmOp):
+        if not isinstance(op.opview, Flycc.Operation):
             continue
-        gemm = problem(op.opview)
-        config = choose(gemm)
-        if isinstance(config, Reason):
-            raise At(op.location, config)
-        spec = kernel(gemm, config)
-        specs[spec.key] = spec
-        served.setdefault(spec.key, []).append(str(gemm))
+        posed = problem(op.opview)
+        kernels = _kernels(posed)
+        if isinstance(kernels, Reason):
+            raise At(op.location, kernels)
+        for spec in kernels:
+            specs[spec.key] = spec
+            served.setdefault(spec.key, []).append(str(posed))
     if not specs:
         raise FlyccError(Reason("opt.no-kernel", f"--emit={stage}: no flycc op in the module needs a kernel"))
     return [
         _commented(lower(spec, stop_after=stage, on_stage=observe), stage, served[key])
         for key, spec in specs.items()
     ]
+
+
+def _kernels(problem: Problem) -> list[Any] | Reason:
+    """The KernelSpec of each launch that serves `problem`, or why none does."""
+    from flycc.kernels import gemm, rms_norm, topk
+
+    match problem:
+        case GemmProblem() | RmsNormProblem():
+            family: Any = gemm if isinstance(problem, GemmProblem) else rms_norm
+            config = family.choose(problem)
+            return config if isinstance(config, Reason) else [family.kernel(problem, config)]
+        case RmsNormBackwardProblem():
+            steps = rms_norm.plan_backward(problem)
+            if isinstance(steps, Reason):
+                return steps
+            return [rms_norm.backward_kernel(problem, step.config, step.what) for step in steps]
+        case TopkProblem():
+            selection = topk.choose(problem)
+            return (
+                selection
+                if isinstance(selection, Reason)
+                else [topk.kernel(s.variant) for s in selection.steps]
+            )
 
 
 def lower_kernel(text: str, start_after: str, stage: str, observe: Observer) -> bytes:
