@@ -168,6 +168,27 @@ class HipDevice:
             self._refuse_capture("synchronising")
             self._call("device.launch", "hipDeviceSynchronize")
 
+    def timed_us(self, work: Callable[[], None]) -> float:
+        """Microseconds on the GPU from the first to the last of what `work` launches."""
+        with self._current(), self._event() as start, self._event() as stop:
+            self._refuse_capture("timing")
+            stream, milliseconds = self._stream(), ctypes.c_float()
+            self._call("device.event", "hipEventRecord", start, stream)
+            work()
+            self._call("device.event", "hipEventRecord", stop, stream)
+            self._call("device.launch", "hipEventSynchronize", stop)
+            self._call("device.event", "hipEventElapsedTime", ctypes.byref(milliseconds), start, stop)
+        return milliseconds.value * 1e3
+
+    @contextmanager
+    def _event(self) -> Iterator[int]:
+        event = ctypes.c_void_p()
+        self._call("device.event", "hipEventCreate", ctypes.byref(event))
+        try:
+            yield _value(event)
+        finally:
+            self._call("device.event", "hipEventDestroy", event)
+
     def _copy(self, what: str, to: object, source: object, nbytes: int, kind: int) -> None:
         with self._current():
             self._refuse_capture(what)

@@ -39,9 +39,9 @@ _FILLED_ROWS = 64
 
 
 @dataclass(frozen=True, slots=True)
-class _Step:
-    """One launch. `buffers` are the bytes behind each pointer (0: null), `filled` the name, element type and row size
-    of the one that holds random values."""
+class Step:
+    """One launch of a kernel. `buffers` are the bytes behind each pointer (0: null), `filled` the name, element type
+    and row size of the one that holds random values."""
 
     spec: KernelSpec
     launch: Launch
@@ -72,25 +72,65 @@ def total(predictions: list[Prediction]) -> Interval:
 def _modelled(problem: Problem, config: Config, floor: Floor) -> tuple[Prediction, ...]:
     if isinstance(problem, GemmProblem):
         return (_product(problem, config, floor),)
-    steps = _norm(problem, config) if isinstance(problem, RmsNormProblem) else _selection(problem, config)
-    return tuple(predict(_trace(step), step.launch.grid, floor=floor) for step in steps)
+    return tuple(predict(_trace(step), step.launch.grid, floor=floor) for step in steps(problem, config))
+
+
+def steps(problem: Problem, config: Config) -> list[Step]:
+    """The launches that compute `problem` under `config`, with what they need to run. Raises as `model` does."""
+    if isinstance(problem, GemmProblem):
+        return [_gemm(problem, config)]
+    return _norm(problem, config) if isinstance(problem, RmsNormProblem) else _selection(problem, config)
 
 
 def _product(problem: GemmProblem, config: Any, floor: Floor) -> Prediction:
-    step = _gemm(problem, config)
-    whole = math.ceil(step.numbers["k"] / config.step_k)
-    left_out = max(0, whole - _TURNS)
-    short = replace(step, numbers={**step.numbers, "k": step.numbers["k"] - left_out * config.step_k})
-    trace = _trace(short)
+    grid = gemm.launch(problem, config).grid
+    sizes = (problem.m, problem.n, problem.k)
+    m, n, k = (
+        size if isinstance(size, int) else 0 for size in sizes
+    )  # launch() has checked that all are known
+    left_out = max(0, math.ceil(k / config.step_k) - _TURNS)
+    alike = replace(problem, m=_alike(m, config.tile_m), n=_alike(n, config.tile_n))
     if not left_out:
-        return predict(trace, step.launch.grid, floor=floor)
-    turns = max(round(loop.iterations) for loop in predict(trace).by_loop)
-    if abs(turns - (whole - left_out)) > _APART:  # a turn is not a step: nothing to go by but the whole
-        return predict(_trace(step), step.launch.grid, floor=floor)
-    return predict(trace, step.launch.grid, turns=turns + left_out, floor=floor)
+        return predict(_moved(_product_trace(alike, config), grid), grid, floor=floor)
+    short = replace(alike, k=k - left_out * config.step_k)
+    trace = _product_trace(short, config)
+    turns = _turns(short, config)
+    if turns is None:  # a turn is not a step: nothing to go by but the whole
+        return predict(_moved(_product_trace(alike, config), grid), grid, floor=floor)
+    return predict(_moved(trace, grid), grid, turns=turns + left_out, floor=floor)
 
 
-def _gemm(problem: Any, config: Any) -> _Step:
+def _alike(size: int, tile: int) -> int:
+    """A size whose workgroups do the same as those of `size`: sizes of one class share a trace.
+
+    It is not below `size`, so that a trace spans at least the memory that the whole problem does.
+    """
+    whole = 1 << 2 * math.ceil(math.log(size, 4))
+    return size if size <= 2 * tile or whole % tile else whole + size % tile
+
+
+@lru_cache(maxsize=128)
+def _product_trace(problem: GemmProblem, config: Any) -> Trace:
+    return _trace(_gemm(problem, config))
+
+
+@lru_cache(maxsize=1024)
+def _turns(problem: GemmProblem, config: Any) -> int | None:
+    """Turns of the main loop, if that covers all but `_APART` steps along K."""
+    turns = max(round(loop.iterations) for loop in predict(_product_trace(problem, config)).by_loop)
+    return turns if abs(turns - math.ceil(problem.k / config.step_k)) <= _APART else None  # type: ignore
+
+
+def _moved(trace: Trace, grid: tuple[int, int, int]) -> Trace:
+    """The trace with its last workgroup as the last one of `grid`."""
+    waves = trace.waves.copy()
+    for axis, traced, extent in zip("xyz", trace.info["grid"], grid, strict=True):
+        if traced > 1:
+            waves[axis][waves[axis] == traced - 1] = extent - 1
+    return replace(trace, waves=waves, info={**trace.info, "grid": list(grid)})
+
+
+def _gemm(problem: Any, config: Any) -> Step:
     geometry = gemm.launch(problem, config)
     sizes = {name: getattr(problem, name) for name in ("m", "n", "k")}
     m, n, k, batch = *sizes.values(), problem.batch
@@ -108,10 +148,10 @@ def _gemm(problem: Any, config: Any) -> _Step:
         "ld_out": n,
     }
     matrices = {name: count * element * (1 if name == "bias" else batch) for name, count in buffers.items()}
-    return _Step(gemm.kernel(problem, config), geometry, matrices, {**numbers, **sizes})
+    return Step(gemm.kernel(problem, config), geometry, matrices, {**numbers, **sizes})
 
 
-def _norm(problem: Any, config: Any) -> list[_Step]:
+def _norm(problem: Any, config: Any) -> list[Step]:
     rows, columns = problem.rows, problem.columns
     size = rows * columns * _BYTES[problem.dtype]
     buffers = {
@@ -130,10 +170,10 @@ def _norm(problem: Any, config: Any) -> list[_Step]:
         "whole": rms_norm.whole_columns(columns, problem.dtype),
         "eps": 1e-6,
     }
-    return [_Step(rms_norm.kernel(problem, config), rms_norm.launch(problem, config), buffers, numbers)]
+    return [Step(rms_norm.kernel(problem, config), rms_norm.launch(problem, config), buffers, numbers)]
 
 
-def _selection(problem: Any, config: Any) -> list[_Step]:
+def _selection(problem: Any, config: Any) -> list[Step]:
     rows, steps, stride, places = problem.rows, [], problem.columns, 0
     for step in config.steps:
         found = rows * step.parts * step.k
@@ -147,12 +187,12 @@ def _selection(problem: Any, config: Any) -> list[_Step]:
         }
         numbers = {"ld_x": stride, "n": step.n, "k": step.k, "rows": rows, "chunk": step.chunk}
         spec = topk.kernel(step.variant)
-        steps.append(_Step(spec, topk.launch(step, rows), buffers, numbers, ("x", problem.dtype, stride)))
+        steps.append(Step(spec, topk.launch(step, rows), buffers, numbers, ("x", problem.dtype, stride)))
         stride, places = step.parts * step.k, 4 * found
     return steps
 
 
-def _trace(step: _Step) -> Trace:
+def _trace(step: Step) -> Trace:
     """What the representative workgroups of a launch execute."""
     compiled = codegen.compile_kernel(step.spec)
     kernel = emulator.load(compiled.elf).kernels[compiled.symbol]

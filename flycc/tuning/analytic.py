@@ -1,0 +1,133 @@
+"""How long a configuration takes, in closed form: microseconds of CPU instead of the cost model's tenths of a second.
+
+`lower_us` is what no schedule can beat on the cost model's machine: the busiest pipe or path. `estimate_us` adds the
+latencies that are not hidden. The first prunes, the second orders what is left, and chooses where no table has the
+shape. All constants are the cost model's (`flycc.costmodel.machine`).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from flycc.contracts import GemmProblem, RmsNormProblem
+from flycc.costmodel import MI350
+from flycc.costmodel.mfma import mfma
+from flycc.kernels.gemm import GemmConfig
+from flycc.kernels.gemm.config import ELEMENT_BYTES, MFMA_K, MFMA_MN
+from flycc.kernels.gemm.space import vgprs
+from flycc.kernels.rms_norm import RmsNormConfig
+from flycc.kernels.rms_norm.config import BYTES
+
+_GHZ = MI350.hypotheses[0].peak_ghz
+_MFMA_CLK = mfma("v_mfma_f32_16x16x32_bf16", "").clk
+#: Bytes of a clock that a compute unit's LDS takes or gives: 32 banks of 4.
+_LDS_BYTES_PER_CLK = 128
+#: clk of a workgroup before and after its main loop: starting, the first loads from cold caches, storing.
+_ENDS_CLK = MI350.wave_start_clk + MI350.global_cold_clk + MI350.store_clk
+_NEXT_CLK = MI350.wave_restart_clk + MI350.hbm_clk + MI350.store_clk
+#: Results of the matrix pipe, waits and barriers that one turn of a loop cannot hide from its own waves.
+_TURN_CLK = 100
+
+
+def lower_us(problem: GemmProblem | RmsNormProblem, config: GemmConfig | RmsNormConfig) -> float:
+    """What the pipes, paths and memory take at least, launch included; in us. All sizes must be known."""
+    if isinstance(problem, GemmProblem) and isinstance(config, GemmConfig):
+        product = _Product.of(problem, config)
+        clk = product.each * product.steps * max(product.paces)
+        return max(clk / _GHZ / 1e3, product.hbm_us) + MI350.launch_us[0]
+    return _norm_hbm_us(problem) + MI350.launch_us[0]  # type: ignore[arg-type]
+
+
+def estimate_us(problem: GemmProblem | RmsNormProblem, config: GemmConfig | RmsNormConfig) -> float:
+    """What it takes, about, launch included; in us. All sizes must be known."""
+    if isinstance(problem, GemmProblem) and isinstance(config, GemmConfig):
+        return _Product.of(problem, config).us + MI350.launch_us[1]
+    return _norm_us(problem, config)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True, slots=True)
+class _Product:
+    """`each` workgroups are those of the busiest compute unit, of which `resident` run at a time; `steps` along K.
+
+    `paces` are clk that a workgroup's step takes of the matrix pipes, LDS, L1, and the path from L2; `alone` those it
+    takes one workgroup that has the compute unit for itself.
+    """
+
+    each: int
+    resident: int
+    steps: int
+    paces: tuple[float, ...]
+    alone: float
+    hbm_us: float
+
+    @classmethod
+    def of(cls, problem: GemmProblem, config: GemmConfig) -> _Product:
+        m, n, k, batch = (_known(size) for size in (problem.m, problem.n, problem.k, problem.batch))
+        groups = -(-m // config.tile_m) * -(-n // config.tile_n) * batch
+        each = -(-groups // MI350.cus)
+        resident = min(each, _resident(config))
+        simds = min(MI350.simds_per_cu, resident * config.waves)
+        rows = min(config.tile_m, m) + min(config.tile_n, n)
+        loaded = rows * config.step_k * ELEMENT_BYTES
+        blocks = config.tile_m * config.tile_n * config.step_k // (MFMA_MN * MFMA_MN * MFMA_K)
+        fed = (config.tile_m // config.waves_m + config.tile_n // config.waves_n) * config.tile_k
+        lds = (loaded + config.waves * fed * ELEMENT_BYTES) / _LDS_BYTES_PER_CLK if config.staged else 0.0
+        pipes = blocks * _MFMA_CLK / simds
+        paces = (
+            pipes,
+            lds,
+            loaded / MI350.l1_bytes_per_clk,
+            loaded / MI350.operand_bytes_per_clk,
+        )
+        if config.staged:  # the loads of the next step run while this one is multiplied
+            multiply = blocks * _MFMA_CLK / min(MI350.simds_per_cu, config.waves)
+            alone = max(MI350.hbm_clk + paces[3], multiply + lds / 2) + lds / 2 + _TURN_CLK
+        else:  # no wave waits for another, but each for its loads
+            alone = MI350.hbm_clk + (paces[3] + blocks * _MFMA_CLK) / config.waves + _TURN_CLK
+        unique = (m * k + n * k + m * n) * ELEMENT_BYTES * batch
+        return cls(each, resident, -(-k // config.step_k), paces, alone, unique / MI350.hbm_tb_s / 1e6)
+
+    @property
+    def us(self) -> float:
+        """Rounds of resident workgroups, each as slow as its busiest path or as one workgroup alone."""
+
+        def round_clk(workgroups: int) -> float:
+            return self.steps * max(workgroups * max(self.paces), self.alone)
+
+        full, rest = divmod(self.each, self.resident)
+        clk = full * round_clk(self.resident) + (round_clk(rest) if rest else 0.0)
+        clk += _ENDS_CLK + (full - 1 + (rest > 0)) * _NEXT_CLK
+        return max(clk / _GHZ / 1e3, self.hbm_us)
+
+
+def _resident(config: GemmConfig) -> int:
+    """Workgroups of a compute unit, by registers, LDS and waves; at least one."""
+    by_registers = MI350.simds_per_cu * (MI350.vgprs_per_lane // vgprs(config)) // config.waves
+    by_waves = MI350.simds_per_cu * MI350.waves_per_simd // config.waves
+    by_lds = MI350.lds_bytes_per_cu // config.lds_bytes if config.lds_bytes else by_waves
+    return max(1, min(by_registers, by_waves, by_lds))
+
+
+def _norm_hbm_us(problem: RmsNormProblem) -> float:
+    elements = _known(problem.rows) * _known(problem.columns)
+    sides = 1 + problem.residual
+    nbytes = elements * (BYTES[problem.dtype] * (2 * sides - 1) + BYTES[problem.out_dtype])
+    return nbytes / MI350.hbm_tb_s / 1e6
+
+
+def _norm_us(problem: RmsNormProblem, config: RmsNormConfig) -> float:
+    """Rounds of rows: each takes the latency of a read, of the reduction and of a write."""
+    groups = -(-_known(problem.rows) // config.rows)
+    waves = -(-config.block // 64)
+    resident = max(1, MI350.simds_per_cu * MI350.waves_per_simd // waves)
+    rounds = math.ceil(groups / (MI350.cus * resident))
+    turn = MI350.hbm_clk * (2 if config.stream else 1) + config.slots * MI350.slot_clk * 8
+    clk = rounds * turn + _ENDS_CLK
+    return max(clk / _GHZ / 1e3, _norm_hbm_us(problem)) + MI350.launch_us[1]
+
+
+def _known(size: int | str) -> int:
+    if not isinstance(size, int):
+        raise ValueError(f"size: got {size!r}; only problems whose sizes are all known can be timed")
+    return size

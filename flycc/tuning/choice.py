@@ -1,0 +1,135 @@
+"""From a problem to its tuned configuration, and the three ways to tune that `autotune` names.
+
+The entry whose rows are nearest has it: of this process's table, the user's, or the shipped one; the first of these if
+several are as near. Where none is near, the closed form does, if its estimate beats the kernels' own choice by more
+than a tie. Problems with unknown sizes, and those that tables do not serve, keep the kernels' own choice.
+"""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from pathlib import Path
+from typing import Any, Literal
+
+from flycc.contracts import FlyccError, GemmProblem, Reason
+from flycc.runtime import choice
+from flycc.runtime.device import Device
+from flycc.tuning.analytic import estimate_us
+from flycc.tuning.family import FAMILIES, Family, family_of
+from flycc.tuning.measure import fastest_on
+from flycc.tuning.search import TIE, Budget, Tuned, ordered, tune
+from flycc.tuning.table import Entry, Table, read, shipped_path, user_path
+from flycc.tuning.workers import Workers
+
+#: How a problem that is compiled gets its configuration; see `flycc.options.Options`.
+Autotune = Literal["table", "model", "measure"]
+
+#: Candidates of a problem that `autotune` models while a model is being compiled: a second or so for each.
+_WHILE_COMPILING = Budget(candidates=12)
+#: How many of the fastest by the model are measured.
+_MEASURED = 4
+
+
+@functools.cache
+def _mine(family: str) -> Table:
+    """What this process tuned."""
+    return Table(FAMILIES[family])
+
+
+@functools.cache
+def _stored(family: str) -> tuple[Table, Table]:
+    """The user's table and the shipped one."""
+    of = FAMILIES[family]
+    return read(user_path(family), of), read(shipped_path(family), of)
+
+
+@functools.lru_cache(maxsize=4096)
+def tuned_config(problem: Any) -> Any | None:
+    """The tuned configuration of `problem`, if there is one."""
+    family = family_of(problem)
+    key = family.key(problem) if family is not None and family.config is not None else None
+    if family is None or key is None:
+        return None
+    near = [table.nearest(key) for table in (_mine(family.name), *_stored(family.name))]
+    # Of entries as near, the first table's.
+    for entry in sorted(filter(None, near), key=lambda entry: entry.key.apart(key)):
+        if entry.config.is_valid(problem) is None:
+            return entry.config
+    return analytic_choice(problem, family) if isinstance(problem, GemmProblem) else None
+
+
+def analytic_choice(problem: Any, family: Family) -> Any | None:
+    """The configuration that the closed form likes best; the kernels' own unless it is better by more than a tie."""
+    try:
+        own, *others = ordered(problem, family)
+    except FlyccError:
+        return None
+    if not others or estimate_us(problem, own) <= estimate_us(problem, others[0]) * (1 + TIE):
+        return own
+    return others[0]
+
+
+def install() -> None:
+    """Let the runtime ask the tables."""
+    choice.install(tuned_config)
+
+
+def prepare(problem: Any, device: Device, autotune: Autotune) -> None:
+    """Tune a problem that is about to be compiled, if `autotune` asks for it and no tuned table has it.
+
+    What is found is kept in the user's table. A search that fails leaves the problem to the tables, with a warning.
+    """
+    family = family_of(problem)
+    key = family.key(problem) if family is not None and family.config is not None else None
+    if autotune == "table" or family is None or key is None:
+        return
+    mine, (users, _) = _mine(family.name), _stored(family.name)
+    wanted = "measure" if autotune == "measure" and device.name == "hip" else "model"
+    known = mine.entries.get(key) or users.entries.get(key)
+    if known is not None and wanted in (known.by, "model"):
+        return
+    try:
+        with Workers(0) as workers:
+            found = tune(problem, workers, _WHILE_COMPILING)
+        entry = entry_of(found, family)
+        if wanted == "measure":
+            config, us = fastest_on(device, problem, _to_measure(found))  # type: ignore[arg-type]
+            entry = Entry(key, config, us, "measure")
+    except FlyccError as error:
+        warnings.warn(f"flycc: autotune: {problem}: {error.reason}", RuntimeWarning, stacklevel=2)
+        return
+    mine.add(entry)
+    keep([entry], family, user_path(family.name))
+
+
+def _to_measure(tuned: Tuned) -> list[Any]:
+    """The fastest by the model, and the one that it would take."""
+    top = [candidate.config for candidate in tuned.ranked[:_MEASURED]]
+    return top if tuned.best.config in top else [*top, tuned.best.config]
+
+
+def entry_of(tuned: Tuned, family: Family) -> Entry:
+    """The table's entry of a search's answer. Raises `FlyccError` for a problem that tables do not serve."""
+    key = family.key(tuned.problem)
+    if key is None:
+        raise FlyccError(Reason("tune.key", f"{tuned.problem}: tables have single, 16-byte aligned products"))
+    return Entry(key, tuned.best.config, tuned.best.time.typical, "model")
+
+
+def keep(entries: list[Entry], family: Family, path: Path) -> None:
+    """Put entries into the table at `path`. One that cannot be written is a warning."""
+    table = read(path, family)
+    for entry in entries:
+        table.add(entry)
+    try:
+        table.write(path)
+    except OSError as error:
+        warnings.warn(f"flycc: tuning table {path}: {error}", RuntimeWarning, stacklevel=2)
+    forget()
+
+
+def forget() -> None:
+    """Read the stored tables again when they are needed next."""
+    _stored.cache_clear()
+    tuned_config.cache_clear()

@@ -1,0 +1,186 @@
+"""What tuning knows of each kernel family: its configurations, and what makes two problems alike."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, fields
+from typing import Any, TypeAlias
+
+from flycc.contracts import GemmProblem, Reason, RmsNormProblem, TopkProblem
+from flycc.kernels import gemm, rms_norm, topk
+from flycc.kernels.common.machine import ACCESS_BYTES, MAX_THREADS, WAVE_SIZE
+from flycc.kernels.gemm.space import space as gemm_space
+from flycc.kernels.rms_norm.config import BYTES, MIN_THREADS, ROW_REGISTERS
+
+Problem: TypeAlias = GemmProblem | RmsNormProblem | TopkProblem
+Config: TypeAlias = gemm.GemmConfig | rms_norm.RmsNormConfig | topk.TopkConfig
+
+#: Problems' rows that tables have entries for; others take the nearest one's.
+BUCKETS = tuple(1 << i for i in range(14))
+
+#: Work-items of a workgroup that normalises several rows.
+_BLOCKS = (64, 256, 512)
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """A table's key: `exact` must be equal, `rows` is the nearest (see `BUCKETS`)."""
+
+    exact: tuple[str | int, ...]
+    rows: int
+
+    def apart(self, other: Key) -> float:
+        """How far apart the rows of two keys are, in octaves."""
+        return abs(math.log2(self.rows) - math.log2(other.rows))
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """`names` are those of a key's parts, in a table and on the command line, the rows first.
+
+    `space` has every configuration worth trying, `choose` is the kernels' own choice, `key` is None for problems that
+    tables do not serve, `problem` makes the problem of a key again. `config` is the type of a configuration that is
+    plain numbers; None where there is one configuration for a problem, so nothing to tune.
+    """
+
+    name: str
+    names: tuple[str, ...]
+    choose: Callable[[Any], Any]
+    space: Callable[[Any], Iterable[Any]]
+    key: Callable[[Any], Key | None]
+    problem: Callable[[Mapping[str, Any]], Any]
+    config: type | None = None
+
+    def fields(self, key: Key) -> dict[str, str | int]:
+        """A key's parts by name."""
+        return dict(zip(self.names, (key.rows, *key.exact), strict=True))
+
+    def key_of(self, parts: Mapping[str, Any]) -> Key:
+        """The key of such parts. Raises ValueError for parts that make none."""
+        rows, *exact = (parts.get(name) for name in self.names)
+        for name, part in zip(self.names, (rows, *exact), strict=True):
+            text = name in ("dtype", "layout")
+            if type(part) is not (str if text else int) or (not text and part < 1):
+                raise ValueError(
+                    f"{name} = {part!r}: {'a text' if text else 'a number of at least 1'} is needed"
+                )
+        assert isinstance(rows, int)
+        return Key(tuple(exact), rows)  # type: ignore[arg-type]
+
+    def write_config(self, config: Any) -> dict[str, int | bool]:
+        """What differs from the defaults, as JSON has it."""
+        return {
+            field.name: getattr(config, field.name)
+            for field in fields(config)
+            if getattr(config, field.name) != field.default
+        }
+
+    def read_config(self, stored: Mapping[str, Any]) -> Any:
+        """The configuration that `write_config` wrote. Raises ValueError for anything else."""
+        assert self.config is not None
+        known = {field.name: bool if field.type == "bool" else int for field in fields(self.config)}
+        for name, value in stored.items():
+            if name not in known or type(value) is not known[name]:
+                raise ValueError(f"config: {name} = {value!r} is not one of {', '.join(known)}")
+        try:
+            return self.config(**stored)
+        except TypeError as error:
+            raise ValueError(f"config: {error}") from None
+
+
+def family_of(problem: Any) -> Family | None:
+    """The family that computes `problem`, if it can be tuned."""
+    return _BY_TYPE.get(type(problem))
+
+
+def _gemm_key(problem: GemmProblem) -> Key | None:
+    sizes = (problem.m, problem.n, problem.k)
+    aligned = problem.align_a == problem.align_b == 16
+    if not aligned or problem.batch != 1 or not all(isinstance(size, int) for size in sizes):
+        return None
+    # The two 16-bit types differ in one bit of an instruction, and a bias in what is hidden behind the last stores.
+    return Key((_SIXTEEN, problem.layout, problem.n, problem.k), problem.m)  # type: ignore[arg-type]
+
+
+_SIXTEEN = "bf16"
+
+
+def _gemm_problem(parts: Mapping[str, Any]) -> GemmProblem:
+    layout = parts.get("layout", "NT")
+    if layout not in ("NN", "NT", "TN", "TT"):
+        raise ValueError(f"layout = {layout!r}: NN, NT, TN and TT are accepted")
+    trans_a, trans_b = (side == "T" for side in layout)
+    return GemmProblem(parts["dtype"], parts["m"], parts["n"], parts["k"], trans_a=trans_a, trans_b=trans_b)
+
+
+def _norm_key(problem: RmsNormProblem) -> Key | None:
+    if problem.align != 16 or not isinstance(problem.rows, int) or not isinstance(problem.columns, int):
+        return None
+    return Key((problem.dtype, problem.columns), problem.rows)
+
+
+def _norm_problem(parts: Mapping[str, Any]) -> RmsNormProblem:
+    return RmsNormProblem(parts["dtype"], parts["rows"], parts["columns"], weight=parts["dtype"])
+
+
+def _norm_space(problem: RmsNormProblem) -> Iterator[rms_norm.RmsNormConfig]:
+    """Every number of work-items of a row that keeps it in registers, and the kernels' own choice."""
+    chosen = rms_norm.choose(problem)
+    if isinstance(chosen, Reason) or not isinstance(problem.columns, int):
+        return
+    yield chosen
+    width = ACCESS_BYTES // BYTES[problem.dtype]
+    threads = MIN_THREADS
+    while threads <= MAX_THREADS:
+        slots = -(-max(1, problem.columns // width) // threads)
+        for rows in sorted({max(1, block // threads) for block in _BLOCKS}):
+            config = rms_norm.RmsNormConfig(threads, rows, slots)
+            whole = config.block % WAVE_SIZE == 0 and config.block <= MAX_THREADS
+            if config != chosen and whole and slots * width <= ROW_REGISTERS and not config.is_valid(problem):
+                yield config
+        threads *= 2
+
+
+def _topk_space(problem: TopkProblem) -> Iterator[topk.TopkConfig]:
+    chosen = topk.choose(problem)
+    if not isinstance(chosen, Reason):
+        yield chosen
+
+
+FAMILIES: dict[str, Family] = {
+    family.name: family
+    for family in (
+        Family(
+            "gemm",
+            ("m", "dtype", "layout", "n", "k"),
+            gemm.choose,
+            gemm_space,
+            _gemm_key,
+            _gemm_problem,
+            gemm.GemmConfig,
+        ),
+        Family(
+            "rms_norm",
+            ("rows", "dtype", "columns"),
+            rms_norm.choose,
+            _norm_space,
+            _norm_key,
+            _norm_problem,
+            rms_norm.RmsNormConfig,
+        ),
+        Family(
+            "topk",
+            ("rows", "dtype", "columns", "k"),
+            topk.choose,
+            _topk_space,
+            lambda problem: None,
+            lambda parts: TopkProblem(parts["dtype"], parts["rows"], parts["columns"], parts["k"]),
+        ),
+    )
+}
+_BY_TYPE = {
+    GemmProblem: FAMILIES["gemm"],
+    RmsNormProblem: FAMILIES["rms_norm"],
+    TopkProblem: FAMILIES["topk"],
+}

@@ -1,0 +1,150 @@
+"""Tuned configurations on disk: plain JSON, an entry a line, sorted, so that a change is a readable diff.
+
+    {"version": 1, "family": "gemm", "entries": [
+    {"dtype": "bf16", "layout": "NT", "n": 4096, "k": 4096, "m": 8, "config": {...}, "us": 13.0, "by": "model"},
+    ...
+    ]}
+
+`us` is what the configuration was chosen for: modelled ("by": "model") or measured ("by": "measure"). A table is
+looked up by its exact parts, and by the nearest number of rows, in octaves.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import tempfile
+import warnings
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from flycc.codegen.cache import cache_root
+from flycc.tuning.family import FAMILIES, Family, Key
+
+VERSION = 1
+#: A row count farther than this from every entry is not served: a factor of 4, two buckets.
+_FAR_OCTAVES = 2.0
+_BY = ("model", "measure")
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What was found for a key; `us` by the model or by measurement."""
+
+    key: Key
+    config: Any
+    us: float
+    by: str
+
+
+@dataclass(slots=True)
+class Table:
+    """The entries of a family."""
+
+    family: Family
+    entries: dict[Key, Entry] = field(default_factory=dict)
+    #: Row counts by the exact parts of keys; made by the first lookup after a change.
+    _rows: dict[tuple[str | int, ...], list[int]] = field(default_factory=dict)
+
+    def add(self, entry: Entry) -> None:
+        """Put `entry` in, in the place of one of the same key, unless that one was measured and this was not."""
+        old = self.entries.get(entry.key)
+        if old is None or (old.by, entry.by) != ("measure", "model"):
+            self.entries[entry.key] = entry
+            self._rows.clear()
+
+    def nearest(self, key: Key) -> Entry | None:
+        """The entry of the same exact parts whose rows are nearest; of two as near, the one of fewer rows."""
+        if not self._rows:
+            for known in sorted(self.entries, key=lambda known: known.rows):
+                self._rows.setdefault(known.exact, []).append(known.rows)
+
+        near = [self.entries[Key(key.exact, rows)] for rows in self._rows.get(key.exact, [])]
+        found = min(near, key=lambda entry: entry.key.apart(key), default=None)
+        return found if found is not None and found.key.apart(key) <= _FAR_OCTAVES else None
+
+    def text(self) -> str:
+        """The file's text."""
+        # By shape, then by rows, so that what belongs together stands together.
+        ordered = sorted(self.entries.values(), key=lambda entry: (entry.key.exact, entry.key.rows))
+        lines = ",\n".join(json.dumps(self._stored(entry)) for entry in ordered)
+        head = json.dumps({"version": VERSION, "family": self.family.name})[:-1]
+        return f'{head}, "entries": [\n{lines}\n]}}\n'
+
+    def write(self, path: Path) -> None:
+        """Write the file; a reader sees the old one or the new one. Raises OSError."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".tmp")
+        try:
+            with os.fdopen(handle, "w") as file:
+                file.write(self.text())
+            os.chmod(temporary, 0o644)
+            os.replace(temporary, path)
+        except BaseException:
+            os.unlink(temporary)
+            raise
+
+    def _stored(self, entry: Entry) -> dict[str, Any]:
+        rows, *exact = self.family.names
+        parts = self.family.fields(entry.key)
+        config = self.family.write_config(entry.config)
+        return {name: parts[name] for name in (*exact, rows)} | {
+            "config": config, "us": round(entry.us, 2), "by": entry.by
+        }  # fmt: skip
+
+
+def read(path: Path, family: Family) -> Table:
+    """The table in a file, empty if there is none. Of what is wrong in it one warning says so; the rest counts."""
+    table = Table(family)
+    try:
+        stored = json.loads(path.read_bytes())
+        if stored["version"] != VERSION or stored["family"] != family.name:
+            raise ValueError(f"not a table of version {VERSION} of {family.name}")
+        entries: Iterable[Any] = list(stored["entries"])
+    except FileNotFoundError:
+        return table
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        _warn(path, f"it is not used: {error}")
+        return table
+    wrong = []
+    for number, entry in enumerate(entries, 1):
+        try:
+            table.add(_entry(entry, family))
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            wrong.append(f"entry {number}: {error}")
+    if wrong:
+        _warn(path, f"{len(wrong)} of {len(wrong) + len(table.entries)} entries are left out; {wrong[0]}")
+    return table
+
+
+def _entry(stored: Any, family: Family) -> Entry:
+    key = family.key_of(stored)
+    config = family.read_config(stored["config"])
+    if reason := config.is_valid(family.problem(stored)):
+        raise ValueError(str(reason))
+    us, by = stored["us"], stored["by"]
+    if type(us) not in (int, float) or not 0 < us < math.inf or by not in _BY:
+        raise ValueError(f"us = {us!r}, by = {by!r}: a time in us and one of {', '.join(_BY)} are needed")
+    return Entry(key, config, float(us), by)
+
+
+def _warn(path: Path, sentence: str) -> None:
+    warnings.warn(f"flycc: tuning table {path}: {sentence}", RuntimeWarning, stacklevel=3)
+
+
+def shipped_path(family: str) -> Path:
+    """Where this package has the table of a family."""
+    return Path(__file__).parent / "tables" / f"{family}.json"
+
+
+def user_path(family: str) -> Path:
+    """Where `flycc tune` keeps the table of a family for this user."""
+    return cache_root() / "tuning" / f"{family}.json"
+
+
+def tunable() -> list[Family]:
+    """The families that have tables."""
+    return [family for family in FAMILIES.values() if family.config is not None]

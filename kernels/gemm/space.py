@@ -1,0 +1,61 @@
+"""Every configuration of the GEMM family that is worth trying on a problem."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from flycc.contracts import GemmProblem
+from flycc.kernels.common.machine import WAVE_SIZE
+from flycc.kernels.gemm.config import FRAGMENT, MFMA_K, MFMA_MN, GemmConfig
+
+#: (tile_m, tile_n, waves_m, waves_n) of workgroups that stage tiles in LDS: each wave has a square, or near it.
+_STAGED = (
+    (32, 32, 1, 1),
+    (32, 64, 1, 2),
+    (32, 128, 1, 4),
+    (64, 32, 2, 1),
+    (64, 64, 2, 2),
+    (64, 128, 2, 2),
+    (128, 64, 2, 2),
+    (128, 128, 2, 2),
+    (128, 256, 2, 4),
+    (256, 128, 4, 2),
+)
+_STAGED_K = (32, 64, 128)
+#: (tile_m, tile_n) of workgroups whose waves load operands straight from memory and share K.
+_DIRECT = ((16, 16), (16, 32), (16, 64), (32, 32), (32, 64), (64, 64))
+_DIRECT_K = (64, 96, 128)
+_DIRECT_WAVES = (1, 2, 4, 8)
+#: VGPRs that results and the operands in flight of a lane may take of the 512 it has at most: more would be spilled.
+_VGPRS = 320
+#: VGPRs of addresses and of what the compiler keeps beside them.
+_OTHER_VGPRS = 40
+
+
+def vgprs(config: GemmConfig) -> int:
+    """VGPRs of a lane, estimated: float32 sums, operands in flight (two 16-bit elements each), addresses."""
+    rows = config.tile_m // config.waves_m, config.tile_n // config.waves_n
+    sums = rows[0] * rows[1] // WAVE_SIZE
+    blocks = sum(rows) // MFMA_MN
+    fragment = FRAGMENT // 2
+    if not config.staged:
+        return sums + blocks * config.tile_k // MFMA_K * fragment + _OTHER_VGPRS
+    staging = (config.tile_m + config.tile_n) * config.tile_k // 2 // config.threads
+    return sums + staging + blocks * fragment + _OTHER_VGPRS
+
+
+def space(problem: GemmProblem) -> Iterator[GemmConfig]:
+    """Every configuration worth trying that computes `problem`, always in the same order."""
+    for config in _all():
+        if vgprs(config) <= _VGPRS and config.is_valid(problem) is None:
+            yield config
+
+
+def _all() -> Iterator[GemmConfig]:
+    for m, n, waves_m, waves_n in _STAGED:
+        for k in _STAGED_K:
+            yield GemmConfig(m, n, k, waves_m, waves_n)
+    for m, n in _DIRECT:
+        for k in _DIRECT_K:
+            for waves in _DIRECT_WAVES:
+                yield GemmConfig(m, n, k, waves_k=waves, staged=False)
