@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from flycc.contracts import Reason, TopkProblem
 from flycc.contracts.sizes import Size
@@ -14,19 +15,17 @@ ELEMENT_BYTES = {"f32": 4, "i32": 4, "bf16": 2, "f16": 2}
 #: Most results that lanes keep in registers, and most that a workgroup puts in order in LDS.
 MAX_KEEP = 16
 MAX_CAPACITY = 16384
-#: (threads, items of a thread) of the workgroups that hold a chunk in registers, the smallest first.
-_RESIDENT = (
-    (64, 8),
-    (64, 16),
-    (256, 8),
-    (256, 16),
-    (256, 32),
-    (1024, 16),
-    (1024, 32),
-    (1024, 48),
-)
-#: The same of those that read a row in every pass.
+#: (threads, items of a thread) of the workgroups that hold a chunk in registers, the smallest first: where there are
+#: more workgroups than compute units, of a size that several share one, so that one computes while another loads.
+_RESIDENT = {
+    "shared": ((64, 8), (64, 16), (256, 8), (256, 16), (256, 32), (512, 32)),
+    "alone": ((64, 8), (64, 16), (256, 8), (256, 16), (256, 32), (1024, 16), (1024, 32), (1024, 48)),
+}
+#: The same of those that take a row tile by tile, and of those that read it in every pass.
+_TILED = {"shared": (512, 32), "alone": (1024, 16)}
 _STREAMED = (1024, 16)
+#: Most results of a row taken tile by tile: LDS has them twice, as pairs of 8 bytes.
+_MAX_TILED_CAPACITY = 8192
 #: A row is cut into chunks of at least so many elements, and of at least so many times k.
 _MIN_CHUNK = {RegisterVariant: 1024, SelectVariant: 4096}
 _CHUNK_PER_K = 4
@@ -100,7 +99,7 @@ def _many(problem: TopkProblem, rows: int, n: int, k: int) -> TopkConfig:
     sort = SortVariant(problem.dtype, problem.largest, _STREAMED[0], mapped=k < n)
     if k == n:
         return TopkConfig((Step(sort, n, n, n),))
-    select = _select(problem, n, 0, sorted=False)
+    select = _select(problem, rows, n, 0, sorted=False)
     if not problem.sorted:
         return TopkConfig((Step(select, n, k, n),))
     return TopkConfig((Step(replace(select, partial=True), n, k, n), Step(sort, k, k, k)))
@@ -135,8 +134,10 @@ def _chunk(family: type[Variant], rows: int, n: int, k: int) -> int:
     if family is RegisterVariant:
         wanted = -(-4 * COMPUTE_UNITS // rows)  # a wave for each SIMD
     else:
-        threads, items = _RESIDENT[-1]
-        wanted = max(-(-COMPUTE_UNITS // rows), -(-n // (threads * items)))
+        threads, items = _RESIDENT["alone"][-1]
+        wanted = -(-COMPUTE_UNITS // rows)
+        if k > _MAX_TILED_CAPACITY:
+            wanted = max(wanted, -(-n // (threads * items)))
     parts = min(wanted, n // least, MAX_GRID_YZ)
     while parts > 1:
         chunk = -(-n // parts // 8) * 8
@@ -156,12 +157,19 @@ def _variant(problem: TopkProblem, rows: int, n: int, k: int) -> SelectVariant |
         loads = max(keep // vector, min(_power(-(-n // (lanes * vector))), 16 // vector), 1)
         threads = 256 if rows * lanes >= 256 * COMPUTE_UNITS else WAVE_SIZE
         return RegisterVariant(problem.dtype, problem.largest, threads, lanes, keep, vector, loads)
-    return _select(problem, n, _power(k), problem.sorted)
+    return _select(problem, rows, n, _power(k), problem.sorted)
 
 
-def _select(problem: TopkProblem, n: int, capacity: int, sorted: bool) -> SelectVariant:
-    fitting = [(threads, items) for threads, items in _RESIDENT if threads * items >= n]
-    threads, items = fitting[0] if fitting else _STREAMED
+def _select(problem: TopkProblem, rows: int, n: int, capacity: int, sorted: bool) -> SelectVariant:
+    units = "shared" if rows > COMPUTE_UNITS else "alone"
+    fitting = [(threads, items) for threads, items in _RESIDENT[units] if threads * items >= n]
+    reading: Literal["once", "tiles", "passes"]
+    if fitting:
+        reading, (threads, items) = "once", fitting[0]
+    elif 0 < capacity <= _MAX_TILED_CAPACITY:
+        reading, (threads, items) = "tiles", _TILED[units]
+    else:
+        reading, (threads, items) = "passes", _STREAMED
     return SelectVariant(
         dtype=problem.dtype,
         largest=problem.largest,
@@ -169,7 +177,7 @@ def _select(problem: TopkProblem, n: int, capacity: int, sorted: bool) -> Select
         items=items,
         vector=_vector(problem),
         digit_bits=8 if threads == WAVE_SIZE else 11,
-        resident=bool(fitting),
+        reading=reading,
         capacity=capacity,
         sorted=sorted,
     )

@@ -5,6 +5,9 @@ the keys that agree with the digits found so far, and a parallel scan of its bin
 which also ends the search once a bin holds exactly what is still wanted. One more pass gathers, in the order
 of their indices, the elements with better keys and after them the first ones with that key. Nothing depends
 on the order in which waves run: atomics only count.
+
+A row that registers do not hold is taken tile by tile, each together with the k best of those before, which wait
+in LDS: so it is read once. Keys below the k-th best so far are never counted, so that later tiles are cheap.
 """
 
 from __future__ import annotations
@@ -32,12 +35,10 @@ from flycc.kernels.topk.workgroup import (
 
 
 @flyc.jit
-def count_digits(bins: Any, keys: Any, shift: Any, prefix: Any, mask: Any, digits: Any) -> None:
-    """Counts the digits at `shift` of those keys that agree with `prefix` in the bits of `mask`; bin 0 is for
-    the best digit.
-    """
+def count_digits(bins: Any, keys: Any, shift: Any, floor: Any, top: Any, digits: Any) -> None:
+    """Counts the digits at `shift` of the keys from `floor` to `top`; bin 0 is for the best digit."""
     for i in range_constexpr(len(keys)):
-        if (keys[i] & mask) == prefix:
+        if keys[i] - floor <= top - floor:
             bin = fx.Int32((~keys[i] >> fx.Uint32(shift)) & (digits - 1))
             fx.llvm.atomic_add(
                 bins + bin,
@@ -73,7 +74,11 @@ def find_digit(bins: Any, scratch: Any, wanted: Any, thread: Any, variant: Any) 
 
 @flyc.jit
 def sort_pairs(pairs: Any, thread: Any, capacity: Any, threads: Any) -> None:
-    """Sorts `capacity` uint64 in LDS, the largest first (Batcher's bitonic sort). Ends with a barrier."""
+    """Sorts `capacity` uint64 in LDS, the largest first (Batcher's bitonic sort). Ends with a barrier.
+
+    At a stride of up to a wave's lanes, a wave compares within blocks of twice its size, always the same ones: from
+    there down to a stride of 1 no wave waits for another.
+    """
     size = fx.Int32(2)
     while size <= capacity:
         stride = size >> 1
@@ -89,7 +94,9 @@ def sort_pairs(pairs: Any, thread: Any, capacity: Any, threads: Any) -> None:
                 if swap:
                     fx.ptr_store(other.ir_value(), pairs + low)
                     fx.ptr_store(one.ir_value(), pairs + high)
-            fx.gpu.barrier()
+            if (stride > WAVE_SIZE) | (stride == 1):
+                fx.gpu.barrier()
+            rocdl.wave_barrier()
             stride = stride >> 1
         size = size << 1
 
@@ -101,24 +108,10 @@ def build(variant: SelectVariant) -> tuple[Any, tuple[Any, ...]]:
     digits = 1 << variant.digit_bits
     share = digits // threads
     passes = -(-order.bits // variant.digit_bits)
-
-    @flyc.jit
-    def histogram(
-        bins: Any, keys: Any, row: Any, tiles: Any, place: Any, shift: Any, prefix: Any, mask: Any
-    ) -> None:
-        keys_at, count = row.keys, row.count
-        if fx.const_expr(variant.resident):
-            for j in range_constexpr(loads):
-                # Waves wholly beyond the end of the row have nothing to count.
-                if uniform(place) + j * (threads * vector) < count:
-                    count_digits(bins, keys[j], shift, prefix, mask, digits)
-        else:
-            for tile in range(tiles):
-                start = place + fx.Int32(tile) * variant.tile
-                loaded = [keys_at(start + j * (threads * vector)) for j in range(loads)]
-                for j in range_constexpr(loads):
-                    if uniform(start) + j * (threads * vector) < count:
-                        count_digits(bins, loaded[j], shift, prefix, mask, digits)
+    in_tiles = variant.reading == "tiles"
+    # What a lane chooses among: keys of its share of the best so far, if there is one, and of its loads.
+    best_share = max(1, variant.capacity // threads)
+    groups = loads + in_tiles
 
     @flyc.kernel(name=variant.symbol)
     def select(
@@ -141,69 +134,133 @@ def build(variant: SelectVariant) -> tuple[Any, tuple[Any, ...]]:
             rows=fx.Int32(1),
             variant=variant,
         )
-        row = results.row
-        tiles = fx.Int32(fx.Uint32(row.count + (variant.tile - 1)) // variant.tile)
+        # Bound methods: FlyDSL takes an object whose method is called in a loop for a value that the loop changes.
+        keys_at, store_result, count = results.row.keys, results.store, results.row.count
+        tiles = fx.Int32(fx.Uint32(count + (variant.tile - 1)) // variant.tile)
 
         lds = fx.SharedAllocator()
         bins = lds.allocate(fx.Array[fx.Int32, digits, 16]).peek().ptr
         scratch = lds.allocate(fx.Array[fx.Int32, waves + 3, 16]).peek().ptr
         found = lds.allocate(fx.Array[fx.Int32, 2, 16]).peek().ptr
-        counts = lds.allocate(fx.Array[fx.Int32, 2 * loads * waves, 16]).peek().ptr
+        counts = lds.allocate(fx.Array[fx.Int32, 2 * groups * waves, 16]).peek().ptr
         clear_words(bins + thread * share, share)
+        pairs = None
+        if fx.const_expr(variant.capacity):
+            size = variant.capacity * (2 if in_tiles else 1)
+            pairs = lds.allocate(fx.Array[fx.Uint64, size, 16]).peek().ptr
+            for i in range(thread, fx.Int32(size), fx.Int32(threads)):
+                fx.ptr_store(fx.Uint64(0).ir_value(), pairs + fx.Int32(i))
 
-        # Bound methods: FlyDSL takes an object whose method is called in a loop for a value that the loop changes.
-        keys_at, store_result = row.keys, results.store
-        place = thread * vector
-        keys = [keys_at(place + j * (threads * vector)) for j in range(loads)] if variant.resident else []
+        def best_pair(best: Any, i: int) -> fx.Uint64:
+            """Number `i` of this lane's share of the best so far, which are in LDS at `best`."""
+            # A lane with no share of its own repeats the last one's.
+            at = fx.min(thread * best_share + i, fx.Int32(variant.capacity - 1))
+            return fx.Uint64(fx.ptr_load(best + at))
 
-        fx.gpu.barrier()
-        prefix, mask, shift, level = fx.Uint32(0), fx.Uint32(0), fx.Int32(32), fx.Int32(0)
-        wanted = k
-        while level < passes:
-            shift = fx.max(shift - variant.digit_bits, fx.Int32(0))
-            histogram(bins, keys, row, tiles, place, shift, prefix, mask)
-            fx.gpu.barrier()
-            digit, better, having = find_digit(bins, scratch, wanted, thread, variant)
-            wanted = wanted - better
-            prefix = prefix | (fx.Uint32(digit) << fx.Uint32(shift))
-            mask = fx.Uint32(0xFFFF_FFFF) << fx.Uint32(shift)
-            # What the last bin holds is wanted to the last one: no need to tell its keys apart.
-            level = (having == wanted).select(fx.Int32(passes), level + 1)
+        def best_keys(best: Any) -> list[list[fx.Uint32]]:
+            return [[key_and_place(best_pair(best, i))[0] for i in range(best_share)]] if in_tiles else []
 
-        if thread == 0:
-            fx.ptr_store(fx.Int32(prefix).ir_value(), found)
-            fx.ptr_store(fx.Int32(mask).ir_value(), found + 1)
-        better_before, equal_before = fx.Int32(0), fx.Int32(0)
-        best = k - wanted
+        def wanted_of(group: int, i: int, having: Any, condition: Any) -> Any:
+            """`condition`, of the key `i` of a group; of the best so far there are `having`."""
+            mine = thread * best_share + i < having if in_tiles and group == 0 else None
+            return condition if mine is None else condition & mine
+
+        def place_of(group: int, i: int, start: fx.Int32, best: Any) -> fx.Int32:
+            """The place in the row of the key `i` of a group."""
+            in_row = start + ((group - in_tiles) * threads * vector + i)
+            return key_and_place(best_pair(best, i))[1] if in_tiles and group == 0 else in_row
+
+        def load_tile(tile: Any) -> tuple[fx.Int32, list[list[fx.Uint32]]]:
+            """Where this lane's share of a tile starts, and its keys."""
+            start = thread * vector + fx.Int32(tile) * variant.tile
+            return start, [keys_at(start + j * (threads * vector)) for j in range(loads)]
 
         @flyc.jit
-        def gather(keys: Any, start: Any, better_before: Any, equal_before: Any, sink: Any) -> Any:
-            """Passes the selected ones of a tile to `sink`; returns the counts after the tile."""
+        def count_tile(keys: Any, start: Any, shift: Any, floor: Any, top: Any) -> None:
             for j in range_constexpr(loads):
+                # Waves wholly beyond the end of the row have nothing to count.
+                if uniform(start) + j * (threads * vector) < count:
+                    count_digits(bins, keys[j], shift, floor, top, digits)
+
+        @flyc.jit
+        def search(keys: Any, start: Any, best: Any, having: Any, least: Any) -> Any:
+            """What tells the k best from the rest, none of them below `least`: the lowest and the highest key of which
+            some may be left out, and how many keys from the one to the other are wanted.
+            """
+            prefix, floor, top = fx.Uint32(0), least, fx.Uint32(0xFFFF_FFFF)
+            shift, level, wanted = fx.Int32(32), fx.Int32(0), k
+            while level < passes:
+                shift = fx.max(shift - variant.digit_bits, fx.Int32(0))
+                if fx.const_expr(in_tiles):
+                    for i in range_constexpr(best_share):
+                        if thread * best_share + i < having:
+                            count_digits(bins, best_keys(best)[0][i : i + 1], shift, floor, top, digits)
+                if fx.const_expr(variant.reading == "passes"):
+                    for tile in range(tiles):
+                        tile_start, loaded = load_tile(tile)
+                        count_tile(loaded, tile_start, shift, floor, top)
+                else:
+                    count_tile(keys, start, shift, floor, top)
+                fx.gpu.barrier()
+                digit, better, same = find_digit(bins, scratch, wanted, thread, variant)
+                wanted = wanted - better
+                prefix = prefix | (fx.Uint32(digit) << fx.Uint32(shift))
+                floor = (prefix > floor).select(prefix, floor)
+                top = prefix | ~(fx.Uint32(0xFFFF_FFFF) << fx.Uint32(shift))
+                # What the last bin holds is wanted to the last one: no need to tell its keys apart.
+                level = (same == wanted).select(fx.Int32(passes), level + 1)
+            if thread == 0:
+                fx.ptr_store(fx.Int32(floor).ir_value(), found)
+                fx.ptr_store(fx.Int32(top).ir_value(), found + 1)
+            return floor, top, wanted
+
+        @flyc.jit
+        def gather(
+            keys: Any,
+            start: Any,
+            best: Any,
+            having: Any,
+            floor: Any,
+            top: Any,
+            wanted: Any,
+            before: Any,
+            sink: Any,
+        ) -> Any:
+            """Passes the selected ones of `keys`, with their ranks and places, to `sink`.
+
+            `before` and the result count the keys above `top`, and those from `floor` to `top`, up to here.
+            """
+            better_before, equal_before = before
+            for j in range_constexpr(len(keys)):
                 better_here, equal_here = fx.Int32(0), fx.Int32(0)
-                for key in keys[j]:
-                    better_here = better_here + ones(rocdl.ballot(T.i64, (key & mask) > prefix))
-                    equal_here = equal_here + ones(rocdl.ballot(T.i64, (key & mask) == prefix))
+                for i in range_constexpr(len(keys[j])):
+                    better = wanted_of(j, i, having, keys[j][i] > top)
+                    equal = wanted_of(j, i, having, keys[j][i] - floor <= top - floor)
+                    better_here = better_here + ones(rocdl.ballot(T.i64, better))
+                    equal_here = equal_here + ones(rocdl.ballot(T.i64, equal))
                 if thread % WAVE_SIZE == 0:
                     fx.ptr_store(better_here.ir_value(), counts + (wave + j * waves))
-                    fx.ptr_store(equal_here.ir_value(), counts + (wave + (loads + j) * waves))
+                    fx.ptr_store(equal_here.ir_value(), counts + (wave + (len(keys) + j) * waves))
             fx.gpu.barrier()
-            owner = thread < loads * waves
+            owner = thread < len(keys) * waves
             entry = owner.select(thread, fx.Int32(0))
             better_own = owner.select(fx.Int32(fx.ptr_load(counts + entry)), fx.Int32(0))
-            equal_own = owner.select(fx.Int32(fx.ptr_load(counts + (entry + loads * waves))), fx.Int32(0))
+            equal_own = owner.select(fx.Int32(fx.ptr_load(counts + (entry + len(keys) * waves))), fx.Int32(0))
             better_below, better_all = block_scan(better_own, scratch, thread, waves)
             fx.gpu.barrier()
             equal_below, equal_all = block_scan(equal_own, scratch, thread, waves)
             if owner:
                 fx.ptr_store(better_below.ir_value(), counts + entry)
-                fx.ptr_store(equal_below.ir_value(), counts + (entry + loads * waves))
+                fx.ptr_store(equal_below.ir_value(), counts + (entry + len(keys) * waves))
             fx.gpu.barrier()
             # From memory, so that LLVM makes the comparisons anew: it would keep all ballots from above.
-            prefix_again, mask_again = (fx.Uint32(uniform(fx.ptr_load(found + i))) for i in range(2))
-            for j in range_constexpr(loads):
-                betters = [(key & mask_again) > prefix_again for key in keys[j]]
-                equals = [(key & mask_again) == prefix_again for key in keys[j]]
+            floor_again, top_again = (fx.Uint32(uniform(fx.ptr_load(found + i))) for i in range(2))
+            for j in range_constexpr(len(keys)):
+                betters = [wanted_of(j, i, having, key > top_again) for i, key in enumerate(keys[j])]
+                equals = [
+                    wanted_of(j, i, having, key - floor_again <= top_again - floor_again)
+                    for i, key in enumerate(keys[j])
+                ]
                 better_masks = [rocdl.ballot(T.i64, one) for one in betters]
                 equal_masks = [rocdl.ballot(T.i64, one) for one in equals]
                 anyone = fx.Int64(0)
@@ -212,44 +269,57 @@ def build(variant: SelectVariant) -> tuple[Any, tuple[Any, ...]]:
                 if anyone != 0:
                     rank = uniform(fx.ptr_load(counts + (wave + j * waves)))
                     rank = rank + better_before + lower_ones(better_masks)
-                    tied = uniform(fx.ptr_load(counts + (wave + (loads + j) * waves)))
+                    tied = uniform(fx.ptr_load(counts + (wave + (len(keys) + j) * waves)))
                     tied = tied + equal_before + lower_ones(equal_masks)
-                    for i in range_constexpr(vector):
+                    for i in range_constexpr(len(keys[j])):
                         taken = betters[i] | (equals[i] & (tied < wanted))
                         if taken:
-                            at = betters[i].select(rank, best + tied)
-                            sink(at, keys[j][i], start + (j * threads * vector + i))
+                            at = betters[i].select(rank, (k - wanted) + tied)
+                            sink(at, keys[j][i], place_of(j, i, start, best))
                         rank = rank + betters[i].select(fx.Int32(1), fx.Int32(0))
                         tied = tied + equals[i].select(fx.Int32(1), fx.Int32(0))
             return better_before + better_all, equal_before + equal_all
 
-        if fx.const_expr(variant.capacity):
-            pairs = lds.allocate(fx.Array[fx.Uint64, variant.capacity, 16]).peek().ptr
-            for i in range(thread, fx.Int32(variant.capacity), fx.Int32(threads)):
-                fx.ptr_store(fx.Uint64(0).ir_value(), pairs + fx.Int32(i))
+        def sink_to(target: Any) -> Any:
+            """What takes a selected element to its place among the pairs at `target`."""
+            return lambda at, key, place: fx.ptr_store(pair_of(key, place).ir_value(), target + at)
 
-            def sink(at: fx.Int32, key: fx.Uint32, at_place: fx.Int32) -> None:
-                fx.ptr_store(pair_of(key, at_place).ir_value(), pairs + at)
-        else:
-
-            def sink(at: fx.Int32, key: fx.Uint32, at_place: fx.Int32) -> None:
-                store_result(at, key, at_place)
-
-        if fx.const_expr(variant.resident):
-            better_before, equal_before = gather(keys, place, better_before, equal_before, sink)
-        else:
+        nothing = (fx.Int32(0), fx.Int32(0))
+        sink, result = (store_result, None) if pairs is None else (sink_to(pairs), pairs)
+        if fx.const_expr(in_tiles):
+            least, having = fx.Uint32(0), fx.Int32(0)
             for tile in range(tiles):
-                tile_start = place + fx.Int32(tile) * variant.tile
-                loaded = [keys_at(tile_start + j * (threads * vector)) for j in range(loads)]
-                better_before, equal_before = gather(loaded, tile_start, better_before, equal_before, sink)
                 fx.gpu.barrier()
+                # The pairs have two halves, by turns that of the best so far and that of the next.
+                half = fx.Int32(tile) % 2 * variant.capacity
+                best = pairs + (variant.capacity - half)
+                start, loaded = load_tile(tile)
+                floor, top, wanted = search(loaded, start, best, having, least)
+                keys = best_keys(best) + loaded
+                gather(keys, start, best, having, floor, top, wanted, nothing, sink_to(pairs + half))
+                least, having = floor, k
+            result = pairs + (tiles - 1) % 2 * variant.capacity
+        else:
+            start, keys = load_tile(0) if variant.reading == "once" else (fx.Int32(0), [])
+            fx.gpu.barrier()
+            floor, top, wanted = search(keys, start, None, None, fx.Uint32(0))
+            if fx.const_expr(variant.reading == "once"):
+                gather(keys, start, None, None, floor, top, wanted, nothing, sink)
+            else:
+                better, equal = nothing
+                for tile in range(tiles):
+                    tile_start, loaded = load_tile(tile)
+                    better, equal = gather(
+                        loaded, tile_start, None, None, floor, top, wanted, (better, equal), sink
+                    )
+                    fx.gpu.barrier()
 
         if fx.const_expr(variant.capacity):
             fx.gpu.barrier()
             if fx.const_expr(variant.sorted):
-                sort_pairs(pairs, thread, variant.capacity, threads)
+                sort_pairs(result, thread, variant.capacity, threads)
             for number in range(thread, k, fx.Int32(threads)):
                 rank = fx.Int32(number)
-                store_result(rank, *key_and_place(fx.Uint64(fx.ptr_load(pairs + rank))))
+                store_result(rank, *key_and_place(fx.Uint64(fx.ptr_load(result + rank))))
 
     return host(select, order, variant.threads)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, TypeAlias
+from typing import ClassVar, Literal, TypeAlias
 
 from flycc.kernels.common.machine import WAVE_SIZE
 
@@ -12,8 +12,9 @@ from flycc.kernels.common.machine import WAVE_SIZE
 class SelectVariant:
     """Radix selection, one workgroup of `threads` for a chunk of a row, `digit_bits` of the keys a pass.
 
-    A lane takes `items` elements of a tile, `vector` to a load. If `resident`, the chunk is one tile that
-    stays in registers; otherwise each pass reads it again. The selected elements are gathered in LDS, which
+    A lane takes `items` elements of a tile, `vector` to a load. `reading` is "once" if the chunk is one tile that
+    stays in registers. "tiles" are read once too, one after the other, each of at least k elements but the last
+    (no `capacity` of 0). In "passes" each pass reads the chunk again. The selected elements are gathered in LDS, which
     has room for `capacity` of them (a power of two), and come out best first if `sorted`. `mapped` says that
     the elements come with their indices, `partial` that the results are the input of another launch, with
     int32 indices. `capacity` 0 is for any number: results are then unsorted, straight to memory.
@@ -25,7 +26,7 @@ class SelectVariant:
     items: int
     vector: int
     digit_bits: int
-    resident: bool
+    reading: Literal["once", "tiles", "passes"]
     capacity: int
     sorted: bool
     mapped: bool = False
@@ -53,7 +54,6 @@ class SelectVariant:
         marks = "".join(
             letter
             for letter, on in (
-                ("r", self.resident),
                 ("s", self.sorted),
                 ("m", self.mapped),
                 ("p", self.partial),
@@ -62,7 +62,7 @@ class SelectVariant:
         )
         order = "max" if self.largest else "min"
         shape = f"t{self.threads}_i{self.items}_v{self.vector}_d{self.digit_bits}_c{self.capacity}"
-        return f"topk_select_{self.dtype}_{order}_{shape}_{marks or 'n'}"
+        return f"topk_select_{self.dtype}_{order}_{shape}_{self.reading}_{marks or 'n'}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -147,16 +148,22 @@ def test_every_order_of_waves_gives_the_same(way: str, order: str | int) -> None
     assert (bits(one.values) == bits(other.values)).all()
 
 
-def test_a_row_that_is_read_in_every_pass() -> None:
-    """Rows longer than registers hold, without one that is too long to emulate here."""
-    x = mixed((2, 3001), torch.float32, generator(3001))
-    variant = SelectVariant("f32", True, 256, 8, 4, 11, resident=False, capacity=128, sorted=True)
-    problem = TopkProblem("f32", 2, 3001, 100)
-    config = TopkConfig((Step(variant, 3001, 100, 3001),))
+@pytest.mark.parametrize("largest", [True, False])
+@pytest.mark.parametrize("reading", ["tiles", "passes"])
+def test_rows_longer_than_registers_hold(reading: Any, largest: bool) -> None:
+    """Without one that is too long to emulate here: 5 tiles, the last of which has fewer than k elements."""
+    columns, k = 4 * 2048 + 90, 100
+    x = mixed((3, columns), torch.float32, generator(columns, largest))
+    # The best ones in descending tiles, so that none of a later tile are; then rows of one key, 0 if not largest.
+    x[1] = torch.arange(columns).neg() if largest else torch.arange(columns)
+    x[2] = float("nan")
+    variant = SelectVariant("f32", largest, 256, 8, 4, 11, reading=reading, capacity=128, sorted=True)
+    config = TopkConfig((Step(variant, columns, k, columns),))
     for order in ("lockstep", "serial", 3):
-        outcome = run(x, problem, config, wave_order=order, sanitize="all")
+        outcome = run(x, TopkProblem("f32", 3, columns, k), config, wave_order=order, sanitize="all")
         assert outcome.findings == ()
-        assert torch.equal(outcome.indices, torch.sort(x, stable=True, descending=True).indices[:, :100])
+        expected = torch.sort(x, stable=True, descending=largest).indices[:, :k]
+        assert torch.equal(outcome.indices, expected), f"seed {seed}"
 
 
 def test_the_ways_are_what_they_say() -> None:
