@@ -13,6 +13,7 @@ import ml_dtypes
 import numpy as np
 
 from flycc import emulator
+from flycc.benchmarks.modelled_times import show_times, with_times
 from flycc.benchmarks.traffic import Traffic, traffic
 from flycc.cli.output import table
 from flycc.codegen import compile_kernel
@@ -40,8 +41,12 @@ _NUMPY: dict[str, Any] = {"bf16": ml_dtypes.bfloat16, "f16": np.float16, "f32": 
 
 
 def measure() -> list[dict[str, Any]]:
-    """A figure for each shape, of y = rms_norm(x, weight)."""
-    return [figure(RmsNormProblem(dtype, rows, columns, dtype)) for dtype, rows, columns in SHAPES]
+    """A figure for each shape, of y = rms_norm(x, weight), with its times."""
+    problems = [RmsNormProblem(dtype, rows, columns, dtype) for dtype, rows, columns in SHAPES]
+    return [
+        with_times(problem, shape[1:], figure(problem))
+        for problem, shape in zip(problems, SHAPES, strict=True)
+    ]
 
 
 def figure(problem: RmsNormProblem) -> dict[str, Any]:
@@ -61,6 +66,7 @@ def figure(problem: RmsNormProblem) -> dict[str, Any]:
         "rows": rows,
         "columns": columns,
         "config": str(config),
+        "least_bytes": least,
         "moved_over_least": (sum(found.requested[name] for name in own) * rows / traced_rows + weight)
         / least,
         "lines_over_least": (sum(found.lines[name] for name in own) * rows / traced_rows + weight) / least,
@@ -103,9 +109,10 @@ def launch(problem: RmsNormProblem, config: rms_norm.RmsNormConfig, rows: int) -
 
 def show(figures: list[dict[str, Any]]) -> None:
     """The table a person reads."""
+    shapes = [f"{f['dtype']} {f['rows']}x{f['columns']}" for f in figures]
     rows = [
         (
-            f"{f['dtype']} {f['rows']}x{f['columns']}",
+            shape,
             f["config"],
             f"{f['moved_over_least']:.3f}",
             f"{f['lines_over_least']:.3f}",
@@ -113,7 +120,8 @@ def show(figures: list[dict[str, Any]]) -> None:
             f["lds_conflict_clocks"],
             f["waves_per_compute_unit"],
         )
-        for f in figures
+        for shape, f in zip(shapes, figures, strict=True)
     ]
     headings = ("shape", "configuration", "moved", "lines", "16 B", "conflicts", "waves")
     table("RMS norm: bytes over the least, emulated", headings, rows)
+    show_times("RMS norm: modelled us, and published us", list(zip(shapes, figures, strict=True)))

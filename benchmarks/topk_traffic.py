@@ -1,4 +1,4 @@
-"""Bytes that the top-k kernels move, against the least possible, for the published shapes, from emulated launches.
+"""Bytes that the top-k kernels move against the least possible, from emulated launches of published and odd shapes.
 
 The configuration is that of the whole batch; the rows of one workgroup are emulated, of normal random float32. The
 least is every element once, and every result, an element and an int64, once. "moved" is what lanes ask for, with
@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from flycc import emulator
+from flycc.benchmarks.modelled_times import show_times, with_times
 from flycc.benchmarks.traffic import Traffic, traffic
 from flycc.cli.output import table
 from flycc.codegen import compile_kernel
@@ -28,13 +29,15 @@ SHAPES: tuple[tuple[int, int, int], ...] = (
     *((2048, 32768, 350), (4096, 32768, 350), (256, 32768, 390), (2048, 32768, 390), (4096, 32768, 390)),
     *((256, 131072, 768), (2048, 131072, 768), (4096, 131072, 768), (256, 32768, 833), (2048, 32768, 833)),
     *((4096, 32768, 833), (256, 262144, 1024), (2048, 262144, 1024)),
+    # Rows of an odd length, which start anywhere.
+    *((4096, 4097, 8), (2048, 32769, 256), (256, 131073, 768)),
 )
 _ELEMENT, _INDEX = 4, 8
 
 
 def measure() -> list[dict[str, Any]]:
-    """A figure for each shape."""
-    return [figure(*shape) for shape in SHAPES]
+    """A figure for each shape, with its times."""
+    return [with_times(TopkProblem("f32", *shape), shape, figure(*shape)) for shape in SHAPES]
 
 
 def figure(rows: int, columns: int, k: int) -> dict[str, Any]:
@@ -43,7 +46,8 @@ def figure(rows: int, columns: int, k: int) -> dict[str, Any]:
     assert isinstance(config, topk.TopkConfig)
     traced_rows = min(rows, config.steps[0].variant.rows)
     found = launches(config, traced_rows)
-    least = traced_rows * (columns * _ELEMENT + k * (_ELEMENT + _INDEX))
+    row_bytes = columns * _ELEMENT + k * (_ELEMENT + _INDEX)
+    least = traced_rows * row_bytes
     widths: Counter[int] = Counter()
     for one in found:
         for (_, _, size), count in one.widths.items():
@@ -53,6 +57,7 @@ def figure(rows: int, columns: int, k: int) -> dict[str, Any]:
         "columns": columns,
         "k": k,
         "config": str(config),
+        "least_bytes": rows * row_bytes,
         "moved_over_least": sum(one.requested.total() for one in found) / least,
         "lines_over_least": sum(one.lines.total() for one in found) / least,
         "accesses": {
@@ -94,9 +99,10 @@ def launches(config: topk.TopkConfig, rows: int) -> list[Traffic]:
 
 def show(figures: list[dict[str, Any]]) -> None:
     """The table a person reads."""
+    shapes = [f"{f['rows']}x{f['columns']} k {f['k']}" for f in figures]
     rows = [
         (
-            f"{f['rows']}x{f['columns']} k {f['k']}",
+            shape,
             f"{f['moved_over_least']:.3f}",
             f"{f['lines_over_least']:.3f}",
             f"{f['share_of_16_bytes']:.0%}",
@@ -104,7 +110,8 @@ def show(figures: list[dict[str, Any]]) -> None:
             " ".join(map(str, f["waves_per_compute_unit"])),
             f["config"],
         )
-        for f in figures
+        for shape, f in zip(shapes, figures, strict=True)
     ]
     headings = ("shape", "moved", "lines", "16 B", "conflicts", "waves", "configuration")
     table("Top-k of float32: bytes over the least, emulated", headings, rows)
+    show_times("Top-k of float32: modelled us, and published us", list(zip(shapes, figures, strict=True)))
