@@ -28,8 +28,10 @@ ROW_REGISTERS = 64
 MOST_ROW_REGISTERS = {4: 92, 8: 64}
 #: LDS that may hold 16-byte vectors of a row, beside the scratch of the reduction.
 ROW_LDS_BYTES = 144 * 1024
-#: Columns of a row whose gradients, normalised values and sums over rows fit into a workgroup's registers.
-BACKWARD_COLUMNS = 24 * 1024
+#: Columns of a row whose weighted gradients and normalised values fit into a workgroup's registers, if its sums over
+#: rows are in LDS; and columns where there is room for those as well.
+BACKWARD_COLUMNS = 32 * 1024
+BACKWARD_REGISTER_COLUMNS = 24 * 1024
 #: Waves that a backward kernel asks of every compute unit.
 WAVES_PER_UNIT = 8
 #: 16-byte accesses of a work-item in flight at a time, where a row does not fit into registers and LDS.
@@ -48,7 +50,8 @@ class RmsNormConfig:
     A row's elements are taken in vectors of 16 bytes of its own type; vector `i * threads + t` is that of
     work-item t, and the row's last elements, too few for a vector, go one each to the first work-items.
     `vectors` is how many a work-item keeps in registers and `lds_vectors` in LDS, from the one time that
-    the row is read. With `stream` nothing is kept: the row is read twice, `vectors` at a time.
+    the row is read. With `stream` nothing is kept: the row is read twice, `vectors` at a time. Backward keeps the
+    row in registers, and in LDS the sums over rows of its first `lds_vectors` vectors.
     """
 
     threads: int
@@ -174,7 +177,8 @@ def plan_backward(problem: RmsNormBackwardProblem) -> tuple[BackwardStep, ...] |
     count = columns // width
     threads, slots = _threads_and_slots(count)
     if threads * slots * width <= BACKWARD_COLUMNS:
-        config = RmsNormConfig(threads, max(1, GROUP_THREADS // threads), slots)
+        in_lds = slots if threads * slots * width > BACKWARD_REGISTER_COLUMNS else 0
+        config = RmsNormConfig(threads, max(1, GROUP_THREADS // threads), slots - in_lds, in_lds)
         steps = [_shared_out("both", config, rows, 1)]
     else:
         config = RmsNormConfig(MAX_THREADS, 1, STREAM_VECTORS, stream=True)
@@ -194,7 +198,8 @@ def _shared_out(what: What, config: RmsNormConfig, rows: int, strips: int) -> Ba
     An even number, unless it is 1: a workgroup's rows then all are even ones, or odd ones.
     """
     blocks = -(-rows // config.rows)
-    groups = min(blocks, max(2, WAVES_PER_UNIT * WAVE_SIZE // config.block * COMPUTE_UNITS // strips))
+    per_unit = -(-WAVES_PER_UNIT * WAVE_SIZE // config.block)
+    groups = min(blocks, max(2, per_unit * COMPUTE_UNITS // strips))
     groups += groups % 2 if groups > 1 else 0
     grid = (groups, 1, 1) if what == "both" else (strips, groups, 1)
     return BackwardStep(what, config, groups, -(-blocks // groups), Launch(grid, (config.block, 1, 1)))

@@ -21,7 +21,7 @@ from flycc.contracts import RmsNormBackwardProblem
 
 DTYPES = ("bf16", "f16", "f32")
 U = 2.0**-24
-LENGTHS = (1, 3, 64, 2056, 4096, 4097, 8193, 16385, 24577, 24584, 65536, 131072)
+LENGTHS = (1, 3, 64, 2056, 4096, 4097, 8193, 16385, 24577, 24584, 32769, 65536, 131072)
 
 seed = int(os.environ["FLYCC_TEST_SEED"])
 
@@ -105,7 +105,7 @@ def test_shapes_types_and_options(data: st.DataObject) -> None:
     run_and_check(problem, rng, padding=draw(st.integers(0, 3), label="padding") * 2)
 
 
-@pytest.mark.parametrize("columns", [33, 1025, 4099, 33001])
+@pytest.mark.parametrize("columns", [33, 1025, 4099, 25001, 33001])
 def test_wave_order_does_not_matter(columns: int) -> None:
     problem = RmsNormBackwardProblem("bf16", 5, columns, "bf16")
     operands = operands_of(problem, np.random.default_rng(seed))
