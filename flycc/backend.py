@@ -59,7 +59,9 @@ def compile_aten(
     if report.failure:
         leave_to_pytorch(report.failure, options)
     refused = [
-        candidate.reason for candidate in report.nodes if candidate.family == "gemm" and candidate.reason
+        candidate.reason
+        for candidate in report.nodes
+        if candidate.family in frontend.SERVED_FAMILIES and candidate.reason
     ]
     if options.strict and refused:
         raise Refused(refused[0])

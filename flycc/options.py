@@ -23,7 +23,8 @@ class Options:
 
     `target`: the GPU that kernels are compiled for; never guessed from the machine.
     `fallback`: who runs the part of a graph that no kernel serves, PyTorch's eager operators or Inductor.
-    `strict`: raise an error where flycc would otherwise leave a GEMM, or a whole graph, to PyTorch.
+    `strict`: raise an error where flycc would otherwise leave an op of a family that has kernels (products of
+    matrices, RMS norms, top-k), or a whole graph, to PyTorch.
     """
 
     target: Target = "gfx950"

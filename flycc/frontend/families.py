@@ -40,6 +40,9 @@ FAMILY_OF_PROBLEM: dict[type[Problem], str] = {
     TopkProblem: "topk",
 }
 
+#: Every family that has kernels.
+SERVED_FAMILIES = frozenset(FAMILY_OF_PROBLEM.values())
+
 
 def family_of(node: Node) -> str | None:
     """The family that `node` is a candidate of, None where it is none by itself."""
@@ -58,6 +61,6 @@ def family_of_reason(reason: Reason) -> str:
 def unserved(family: str) -> Reason:
     """Why a candidate of `family` that no pass has spoken of stays on PyTorch."""
     area = family.replace("_", "-")
-    if family in FAMILY_OF_PROBLEM.values():
+    if family in SERVED_FAMILIES:
         return Reason(f"{area}.unmatched", f"no pass raised this form of {family}, and none gave a reason")
     return Reason(f"{area}.no-kernel", f"flycc has no {family} kernel yet")

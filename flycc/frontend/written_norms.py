@@ -123,6 +123,7 @@ class _Chain:
 
 def _squared(mean: Node) -> tuple[Node, Node]:
     """What `mean` averages over the last dimension, and what that is the square of."""
+    _require(_kind(mean) == "mean" and _dtype(mean) is not None)
 
     def averaged(input: Node, dim: Any = None, keepdim: Any = False, **others: Any) -> Node:
         rank = input.meta["example_value"].dim()

@@ -93,6 +93,36 @@ def test_strict_turns_a_refusal_into_an_error():
         compiled(x)
 
 
+@pytest.mark.parametrize(
+    ("function", "code"),
+    [
+        (lambda x: torch.nn.functional.rms_norm(x, (3, 4)), "rms-norm.dims"),
+        (lambda x: x * torch.rsqrt(x.pow(2).mean(1, keepdim=True) + 1e-6), "rms-norm.dims"),
+        (lambda x: x.double().topk(2), "topk.dtype"),
+        (lambda x: x.sort(), "topk.full-sort"),
+    ],
+)
+def test_strict_covers_every_family_with_kernels(function, code):
+    x = torch.randn(2, 3, 4)
+    torch.compile(function, backend="flycc")(x)
+    torch._dynamo.reset()
+    with pytest.raises(torch._dynamo.exc.BackendCompilerFailed) as caught:
+        torch.compile(function, backend="flycc", options={"strict": True})(x)
+    assert flycc.errors.flycc_error_in(caught.value).reason.code == code
+
+
+def test_strict_covers_gradients_of_norms():
+    x = torch.randn(3, 4, dtype=torch.float64, requires_grad=True)
+    with pytest.raises(Exception, match=r"rms-norm\.dtype|f64"):
+        torch.compile(lambda x: torch.rms_norm(x, (4,)), backend="flycc", options={"strict": True})(x)
+
+
+def test_strict_does_not_ask_for_kernels_that_are_none():
+    x = torch.randn(3, 4)
+    compiled = torch.compile(lambda x: torch.softmax(x, -1), backend="flycc", options={"strict": True})
+    assert torch.equal(compiled(x), torch.softmax(x, -1))
+
+
 def test_unknown_options_reach_the_user():
     with pytest.raises(Exception, match="unknown option 'nope'"):
         torch.compile(lambda x: x + 1, backend="flycc", options={"nope": 1})(torch.ones(2))

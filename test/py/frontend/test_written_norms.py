@@ -176,6 +176,13 @@ def test_what_is_no_norm_of_its_own_is_left_alone(name: str) -> None:
     assert kept == []
 
 
+def test_an_input_called_mean_is_no_mean() -> None:
+    def function(mean: Tensor, w: Tensor) -> Tensor:
+        return llama(mean, w) + mean
+
+    assert record(function, *leaves(F32), grad=True).families()["rms_norm"] == (1, 0)
+
+
 def test_a_norm_whose_result_is_used_twice_ends_there() -> None:
     recorder = record(lambda x, w: w * (n := unit(x)) + n, *leaves(F32), grad=True)
     assert recorder.families() == {"rms_norm": (1, 0), "rms_norm_backward": (1, 0)}
