@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -48,8 +48,19 @@ OPS = tuple(_TABLE)
 _KEYS = {"cpu": "CPU", "cuda": "CUDA"}
 
 _lock = threading.RLock()
-#: Overrides in place, by (op, device type).
-_installed: dict[tuple[str, str], Overrides] = {}
+
+
+@dataclass(slots=True)
+class _Held:
+    """Overrides in place, how many blocks want them, and whether `enable` does: then none of these removes them."""
+
+    overrides: Overrides
+    blocks: int = 0
+    kept: bool = False
+
+
+#: What is in place, by (op, device type).
+_installed: dict[tuple[str, str], _Held] = {}
 
 
 def enable(ops: str | Iterable[str] | None = None, *, device: torch.device | str | None = None) -> None:
@@ -66,40 +77,31 @@ def enable(ops: str | Iterable[str] | None = None, *, device: torch.device | str
     names = _names(ops)
     with _lock:
         for name in names:
-            if (name, kind) not in _installed:
-                overrides = Overrides(_KEYS[kind])
-                try:
-                    _TABLE[name].install(overrides)
-                except BaseException:
-                    overrides.remove()
-                    raise
-                _installed[name, kind] = overrides
+            _hold(name, kind).kept = True
 
 
 def disable(ops: str | Iterable[str] | None = None, *, device: torch.device | str | None = None) -> None:
-    """Give `ops` (by default all) back to ATen on `device` (by default every one); the rest stays as it is."""
+    """Give `ops` (by default all) back to ATen on `device` (by default every one), even inside `enabled` blocks."""
     names = _names(ops)
     kind = None if device is None else torch.device(device).type
     with _lock:
         for name, where in list(_installed):
             if name in names and kind in (None, where):
-                _installed.pop((name, where)).remove()
-                for calls in _TABLE[name].calls:
-                    calls.forget()
+                _remove(name, where)
 
 
 @contextmanager
 def enabled(*ops: str, device: torch.device | str | None = None) -> Iterator[None]:
-    """`enable` for a block, without arguments all of `OPS`; what was enabled before stays so after it."""
-    with _lock:
-        before = set(_installed)
-        enable(ops or None, device=device)
-        added = set(_installed) - before
-    try:
+    """`enable` for a block, without arguments all of `OPS`.
+
+    After it those stay enabled that `enable` or another block, of any thread, still wants.
+    """
+    kind = _device(device)
+    names = dict.fromkeys(_names(ops or None))
+    with ExitStack() as block:
+        for name in names:
+            block.enter_context(_held(name, kind))
         yield
-    finally:
-        for name, where in added:
-            disable(name, device=where)
 
 
 def status() -> Status:
@@ -118,6 +120,41 @@ def status() -> Status:
             for calls in entry.calls
         )
     )
+
+
+@contextmanager
+def _held(name: str, kind: str) -> Iterator[None]:
+    with _lock:
+        held = _hold(name, kind)
+        held.blocks += 1
+    try:
+        yield
+    finally:
+        with _lock:
+            held.blocks -= 1
+            # `disable` may have removed it since, and something else put it back.
+            if not held.blocks and not held.kept and _installed.get((name, kind)) is held:
+                _remove(name, kind)
+
+
+def _hold(name: str, kind: str) -> _Held:
+    """The overrides of an operator on a device, put in place if they are not. `_lock` is held."""
+    if (name, kind) not in _installed:
+        overrides = Overrides(_KEYS[kind])
+        try:
+            _TABLE[name].install(overrides)
+        except BaseException:
+            overrides.remove()
+            raise
+        _installed[name, kind] = _Held(overrides)
+    return _installed[name, kind]
+
+
+def _remove(name: str, kind: str) -> None:
+    """Give back an operator that is in place. `_lock` is held."""
+    _installed.pop((name, kind)).overrides.remove()
+    for calls in _TABLE[name].calls:
+        calls.forget()
 
 
 def _names(ops: str | Iterable[str] | None) -> tuple[str, ...]:

@@ -71,8 +71,7 @@ class Calls:
                 result = call()
         except Exception as error:  # the call goes to PyTorch, whatever happened here
             reason = _reason(self.name, error)
-            # That a family does not cover a call is an answer; anything else is a failure.
-            if not reason.code.startswith(f"{self._family}."):
+            if not refusals.is_answer(self._family, reason):
                 refusals.warn_once(f"calls of {self.name}", reason)
             self.refuse(reason, kind)
             return None

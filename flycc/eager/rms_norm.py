@@ -3,8 +3,10 @@
 On GPUs it has a kernel and a derivative, and overriding the kernels is enough. On the CPU it is a composite, of
 operators that autograd differentiates one by one. There a call that a kernel may serve is sent through the derivative
 that PyTorch has for GPUs (also in forward mode, and twice), which leads to aten::_fused_rms_norm_backward; any other
-call runs the composite, as without flycc. A kernel for the CPU would make tracing keep the operator whole, where it
-is taken apart without flycc; so flycc's stands at the one key between autograd and the backends, BackendSelect.
+call runs the composite, as without flycc. The derivative saves x and weight. Where the composite would not, copies
+stand in for them, so that they may still be changed in place, or be inference tensors. A kernel for the CPU would make
+tracing keep the operator whole, where it is taken apart without flycc; so flycc's stands at the one key between
+autograd and the backends, BackendSelect.
 """
 
 from __future__ import annotations
@@ -81,17 +83,32 @@ def _above_autograd(composite: Kernel, derivative: Kernel) -> Callable[..., Any]
             return composite.call_boxed(keyset, x, shape, weight, eps)
         if not _all_plain(x, weight):
             CALLS.refuse(NOT_PLAIN)
-        elif not CALLS.refused_before(_kind(x, shape, weight)):
-            _thread.routed = True
+        elif not CALLS.refused_before(kind := _kind(x, shape, weight, eps)):
+            saved = _as_saved(x, weight)
+            _thread.routed = kind
             try:
-                return derivative.call_boxed(keyset, x, shape, weight, eps)
+                return derivative.call_boxed(keyset, saved[0], shape, saved[1], eps)
             except _Refused:
                 pass
             finally:
-                _thread.routed = False
+                _thread.routed = None
         return composite.call_boxed(keyset, x, shape, weight, eps)
 
     return kernel
+
+
+def _as_saved(x: Tensor, weight: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    """Operands for the derivative, which saves both: those that the composite does not save for a gradient as copies.
+
+    The composite squares x, or a float32 copy of an x of 16 bits, and multiplies weight with what depends on x; a
+    factor is saved where the other needs a gradient.
+    """
+    if not torch.is_grad_enabled() or not (x.requires_grad or (weight is not None and weight.requires_grad)):
+        return x, weight
+    return (
+        x if x.requires_grad and torch.promote_types(x.dtype, torch.float32) == x.dtype else x.clone(),
+        weight if x.requires_grad or weight is None else weight.clone(),
+    )
 
 
 def _below_autograd(composite: Kernel) -> Callable[..., Any]:
@@ -103,10 +120,11 @@ def _below_autograd(composite: Kernel) -> Callable[..., Any]:
     ) -> Any:
         if x.device.type != "cpu":
             return whole.redispatch(keyset - _BACKEND_SELECT, x, shape, weight, eps)
-        served = _forward(x, shape, weight, eps)
+        kind: Hashable | None = getattr(_thread, "routed", None)
+        served = _forward(x, shape, weight, eps, kind)
         if served is not None:
             return served
-        if getattr(_thread, "routed", False):
+        if kind is not None:
             raise _Refused
         return composite.call_boxed(keyset, x, shape, weight, eps)
 
@@ -137,13 +155,16 @@ def _backward_kernel(overrides: Overrides) -> Callable[..., Any]:
 
 
 def _forward(
-    x: Tensor, shape: Sequence[int], weight: Tensor | None, eps: float | None
+    x: Tensor, shape: Sequence[int], weight: Tensor | None, eps: float | None, kind: Hashable | None = None
 ) -> tuple[Tensor, Tensor] | None:
-    """Results of aten::_fused_rms_norm, contiguous, or None for a call that is PyTorch's."""
+    """Results of aten::_fused_rms_norm, contiguous, or None for a call that is PyTorch's.
+
+    `kind` is that of the call where it is not the operands'.
+    """
     if not _all_plain(x, weight):
         CALLS.refuse(NOT_PLAIN)
         return None
-    kind = _kind(x, shape, weight)
+    kind = kind or _kind(x, shape, weight, eps)
     if CALLS.refused_before(kind) or not _fits(x, shape, weight) or _refused(CALLS, kind, x):
         return None
     rows = x.shape[: x.dim() - len(shape)]
@@ -214,8 +235,8 @@ def _fits(x: Tensor, shape: Sequence[int], weight: Tensor | None) -> bool:
     )
 
 
-def _kind(x: Tensor, shape: Sequence[int], weight: Tensor | None) -> Hashable:
-    return layout(x), len(shape), layout(weight)
+def _kind(x: Tensor, shape: Sequence[int], weight: Tensor | None, eps: float | None = None) -> Hashable:
+    return layout(x), len(shape), layout(weight), eps
 
 
 def _all_plain(x: Tensor, weight: Tensor | None) -> bool:

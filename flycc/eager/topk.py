@@ -78,11 +78,13 @@ def _serve(
 
 
 def _call(x: Tensor, k: int, dim: int, largest: bool, sorted: bool) -> tuple[Tensor, Tensor]:
-    """The same by flycc's operator, which takes the last dimension."""
+    """The same by flycc's operator, which takes the last dimension, with the strides of a new tensor."""
     if dim in (-1, x.dim() - 1) or not x.dim():
         return torch.ops.flycc.topk(x, k, largest=largest, sorted=sorted)
     values, indices = torch.ops.flycc.topk(x.movedim(dim, -1), k, largest=largest, sorted=sorted)
-    return values.movedim(-1, dim).contiguous(), indices.movedim(-1, dim).contiguous()
+    moved = values.movedim(-1, dim), indices.movedim(-1, dim)
+    # With k = 1 these are contiguous already, but for the stride of the one place.
+    return tuple(result.reshape(-1).view(result.shape) for result in moved)  # type: ignore[return-value]
 
 
 def _takes(out: tuple[Tensor, Tensor], x: Tensor, k: int, dim: int) -> bool:

@@ -39,8 +39,7 @@ def serve(problem: Any, device: torch.device) -> Reason | None:
     try:
         prepare(problem, device_for(device))
     except FlyccError as error:
-        # That a family does not cover a problem is an answer; that its kernel cannot be built is a failure.
-        if not error.reason.code.startswith(f"{family}."):
+        if not refusals.is_answer(family, error.reason):  # its kernel cannot be built
             refusals.warn_once(f"a matched {family}", error.reason)
         return error.reason
     return None

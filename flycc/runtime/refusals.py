@@ -26,13 +26,18 @@ def listening(listener: Callable[[Reason], None]) -> Iterator[None]:
 
 @contextmanager
 def strict() -> Iterator[None]:
-    """Inside the block, on this thread, a refusal is an error."""
+    """Inside the block, on this thread, a refusal is a `FlyccError`."""
     before = getattr(_policy, "strict", False)
     _policy.strict = True
     try:
         yield
     finally:
         _policy.strict = before
+
+
+def is_answer(family: str, reason: Reason) -> bool:
+    """Whether `reason` says that a family's kernels do not cover a call; anything else is a failure."""
+    return reason.code.startswith(f"{family}.") and reason.code != f"{family}.internal"
 
 
 def refuse(op: str, error: Exception) -> None:
@@ -44,7 +49,7 @@ def refuse(op: str, error: Exception) -> None:
             f"{op}.internal", f"{type(error).__name__} in flycc: {' '.join(str(error).split())[:300]}"
         )
     if getattr(_policy, "strict", False):
-        raise error
+        raise error if isinstance(error, FlyccError) else FlyccError(reason) from error
     for listener in list(_listeners):
         listener(reason)
     warn_once(f"a call of {op}", reason)

@@ -28,6 +28,8 @@ LIBRARY.define(
 )
 
 
+#: The largest number that eps, an argument of kernels in float32, can be.
+MAX_EPS = torch.finfo(torch.float32).max
 _NAMES = {torch.bfloat16: "bf16", torch.float16: "f16", torch.float32: "f32"}
 
 
@@ -98,6 +100,10 @@ def launch(
 
     Raises `FlyccError` before anything ran, or `DeviceError` from the launch.
     """
+    if math.isfinite(eps) and abs(eps) > MAX_EPS:
+        raise FlyccError(
+            Reason("rms-norm.eps", f"eps is {eps}; kernels take it in float32, at most {MAX_EPS:.9g}")
+        )
     y, _, rstd = results
     operands = {"x": Rows.of(x)}
     if residual is not None:

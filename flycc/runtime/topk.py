@@ -78,7 +78,11 @@ def topk(x: Tensor, k: int, *, largest: bool = True, sorted: bool = True) -> tup
     try:
         device = device_for(x.device)
         rows = _rows(x)
-        launch(_problem(rows, k, largest, sorted), rows, values, indices, device)
+        problem = _problem(rows, k, largest, sorted)
+        if _out_of_reach(rows, problem):
+            rows = rows.contiguous()
+            problem = _problem(rows, k, largest, sorted)
+        launch(problem, rows, values, indices, device)
     except Exception as error:  # a model never breaks because of us: see refusals.refuse
         refusals.refuse("topk", error)
         return _pytorch(x, k, largest)
@@ -92,6 +96,14 @@ def _rows(x: Tensor) -> Tensor:
     if x.shape[-1] > 1 and x.stride(-1) != 1:
         x = x.contiguous()
     return x.reshape(-1, x.shape[-1])
+
+
+def _out_of_reach(rows: Tensor, problem: TopkProblem) -> bool:
+    """Whether there is a kernel for `problem`, but these `rows` are farther apart than it reaches."""
+    if rows.is_contiguous():
+        return False
+    config = family.choose(problem)
+    return not isinstance(config, Reason) and rows.stride(0) > config.max_stride
 
 
 def _problem(rows: Tensor, k: int, largest: bool, sorted: bool) -> TopkProblem:
@@ -117,7 +129,11 @@ def _pytorch(x: Tensor, k: int, largest: bool) -> tuple[Tensor, Tensor]:
     values, indices = torch.sort(x, stable=True, descending=largest)
     if x.dim():
         values, indices = values[..., :k], indices[..., :k]
-    return values.contiguous(), indices.contiguous()
+    # Copies, as `contiguous` keeps the stride of a single place.
+    return (
+        values.clone(memory_format=torch.contiguous_format),
+        indices.clone(memory_format=torch.contiguous_format),
+    )
 
 
 def topk_fake(x: Tensor, k: int, *, largest: bool = True, sorted: bool = True) -> tuple[Tensor, Tensor]:

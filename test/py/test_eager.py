@@ -7,7 +7,9 @@ they are of the dispatcher's mechanics, not of kernels. The last section runs th
 from __future__ import annotations
 
 import json
+import math
 import os
+import re
 import threading
 import warnings
 from collections import Counter
@@ -88,7 +90,8 @@ def stand_ins(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
         calls["topk"] += 1
         check("topk", x)
         values, indices = torch.sort(x, stable=True, descending=largest)
-        return (values[..., :k].contiguous(), indices[..., :k].contiguous()) if x.dim() else (values, indices)
+        found = (values[..., :k], indices[..., :k]) if x.dim() else (values, indices)
+        return tuple(result.clone(memory_format=torch.contiguous_format) for result in found)  # type: ignore[return-value]
 
     for name, function in (("rms_norm_fwd", forward), ("rms_norm_bwd", backward), ("topk", topk)):
         monkeypatch.setattr(torch.ops.flycc, name, function)
@@ -148,6 +151,35 @@ def test_a_block_leaves_enabled_what_was(stand_ins: Counter[str]) -> None:
         assert eager.status()["topk"].devices == ("cpu",)
         assert eager.status()["rms_norm"].devices == ()
     assert eager.status()["topk"].devices == ()
+
+
+def test_blocks_of_two_threads_do_not_end_each_other() -> None:
+    entered, left = threading.Event(), threading.Event()
+
+    def first() -> None:
+        with eager.enabled("topk"):
+            assert entered.wait(10)
+        left.set()
+
+    thread = threading.Thread(target=first)
+    thread.start()
+    with eager.enabled("topk"):
+        entered.set()
+        assert left.wait(10)
+        assert eager.status()["topk"].devices == ("cpu",)
+    thread.join()
+    assert eager.status()["topk"].devices == ()
+
+
+def test_disabling_inside_a_block_and_enabling_again_outlasts_it() -> None:
+    with eager.enabled("topk"):
+        eager.disable("topk")
+        assert eager.status()["topk"].devices == ()
+        with eager.enabled("topk"):
+            assert eager.status()["topk"].devices == ("cpu",)
+        assert eager.status()["topk"].devices == ()
+        eager.enable("topk")
+    assert eager.status()["topk"].devices == ("cpu",)
 
 
 def test_a_block_that_raises_disables() -> None:
@@ -228,6 +260,62 @@ def test_training_uses_the_backward_operator(stand_ins: Counter[str], needs: tup
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("needs", [(True, True), (True, False), (False, True), (False, False)])
+@pytest.mark.parametrize("changed", [0, 1])
+@pytest.mark.parametrize("inference", [False, True])
+def test_operands_may_be_changed_before_the_gradient_as_without_flycc(
+    stand_ins: Counter[str], dtype: torch.dtype, needs: tuple[bool, bool], changed: int, inference: bool
+) -> None:
+    """That is where PyTorch saves a copy or nothing; elsewhere the error is its own. The same for inference tensors."""
+    x, weight = torch.randn(4, 16).to(dtype), torch.randn(16).to(dtype)
+
+    def train() -> list[Tensor] | str:
+        leaves = [
+            tensor.clone().requires_grad_(need) for tensor, need in zip((x, weight), needs, strict=True)
+        ]
+        wanted = [leaf for leaf in leaves if leaf.requires_grad]
+        with torch.inference_mode(inference and not needs[changed]):
+            operands = [leaf * 1 for leaf in leaves]
+        try:
+            y = F.rms_norm(operands[0], (16,), operands[1], 1e-5)
+            if not operands[changed].is_inference():
+                operands[changed].mul_(2)
+            return list(torch.autograd.grad(y.float().pow(2).sum(), wanted)) if wanted else [y]
+        except RuntimeError as error:
+            return re.sub(r"\[.*", "", str(error))  # the shape that it then tells is of what was saved
+
+    expected = train()
+    with eager.enabled("rms_norm"):
+        found = train()
+    assert stand_ins["rms_norm"] == 1 or "Inference" in expected
+    if isinstance(expected, str):
+        assert found == expected
+    else:
+        # 16 squares, products and sums, each rounded in float32, and gradients once in dtype.
+        torch.testing.assert_close(found, expected, rtol=1e-4 + 4 * torch.finfo(dtype).eps, atol=1e-3)
+
+
+def test_a_refused_eps_says_nothing_of_another(
+    stand_ins: Counter[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forward = torch.ops.flycc.rms_norm_fwd
+
+    def picky(x: Tensor, weight: None, residual: None, eps: float, want_rstd: bool) -> tuple[Tensor, ...]:
+        if eps > 1:
+            raise FlyccError(Reason("rms-norm.eps", "too large"))
+        return forward(x, weight, residual, eps, want_rstd=want_rstd)
+
+    monkeypatch.setattr(torch.ops.flycc, "rms_norm_fwd", picky)
+    x = torch.randn(4, 16)
+    before = counts("rms_norm")
+    with eager.enabled("rms_norm"):
+        for eps in (1e39, 1e-6, 1e39, 1e-6):
+            F.rms_norm(x, (16,), None, eps)
+    assert counts("rms_norm") == (before[0] + 2, before[1] + 2)
+    assert stand_ins["rms_norm"] == 2
+
+
 def test_modules_train(stand_ins: Counter[str]) -> None:
     module = torch.nn.RMSNorm((2, 8))
     optimizer = torch.optim.SGD(module.parameters(), 0.1)
@@ -304,6 +392,17 @@ def test_topk_is_served(stand_ins: Counter[str], dim: int, largest: bool, transp
         assert torch.equal(found[index], expected[index])
         assert into[index] is out[index]
         assert torch.equal(out[index], expected[index])
+
+
+@pytest.mark.parametrize("shape", [(4, 6, 10), (1, 6, 10), (4, 1, 1), (1, 1, 5)])
+@pytest.mark.parametrize("dim", [0, 1, 2])
+def test_results_have_pytorchs_strides(stand_ins: Counter[str], shape: tuple[int, ...], dim: int) -> None:
+    """Those of dimensions of size 1 too."""
+    x = torch.randperm(math.prod(shape)).float().view(shape)
+    for k in {1, shape[dim]}:
+        expected = outcome(lambda k=k: torch.topk(x, k, dim))
+        with eager.enabled("topk"):
+            assert outcome(lambda k=k: torch.topk(x, k, dim)) == expected
 
 
 def test_topk_has_a_gradient(stand_ins: Counter[str]) -> None:

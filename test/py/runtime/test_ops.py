@@ -128,6 +128,14 @@ def test_an_unexpected_exception_is_a_refusal_too(monkeypatch):
         assert torch.equal(torch.ops.flycc.gemm(a, b), a @ b)
 
 
+def test_strict_raises_what_was_not_expected_as_a_refusal(monkeypatch):
+    monkeypatch.setattr(gemm, "launch", lambda *_: 1 / 0)
+    with pytest.raises(FlyccError, match="ZeroDivisionError in flycc") as caught:
+        torch.ops.flycc.gemm(randn(4, 8), randn(8, 4))
+    assert caught.value.reason.code == "gemm.internal"
+    assert isinstance(caught.value.__cause__, ZeroDivisionError)
+
+
 def test_strict_raises(monkeypatch):
     monkeypatch.setattr(gemm, "launch", failing_launch)
     with pytest.raises(FlyccError, match="planted"):

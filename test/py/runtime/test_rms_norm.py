@@ -157,3 +157,17 @@ def test_serve_names_the_reason():
         reason = ops.serve(problem, device)
         assert reason is not None
         assert reason.code.startswith("rms-norm.")
+
+
+@pytest.mark.parametrize("eps", [3.5e38, 1e300, -1e39])
+def test_an_eps_beyond_float32_is_refused(eps):
+    with pytest.raises(FlyccError, match=r"at most 3\.40282347e\+38") as caught:
+        torch.ops.flycc.rms_norm_fwd(torch.randn(2, 17), None, None, eps)
+    assert caught.value.reason.code == "rms-norm.eps"
+
+
+def test_the_largest_eps_of_float32_is_served():
+    x = torch.randn(2, 17)
+    y, _, _ = torch.ops.flycc.rms_norm_fwd(x, None, None, torch.finfo(torch.float32).max)
+    # Each result is x times 2**-64 but for a few roundings of float32.
+    torch.testing.assert_close(y * 2.0**64, x, rtol=2**-20, atol=0)

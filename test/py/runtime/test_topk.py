@@ -163,15 +163,20 @@ def test_other_dtypes_go_to_pytorch(monkeypatch):
     assert torch.equal(x.gather(-1, indices), values)
 
 
-def test_rows_too_far_apart_for_32_bit_offsets(monkeypatch):
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_rows_too_far_apart_for_32_bit_offsets(dtype):
+    # Two rows, at least 2 GiB apart; the memory between them is never touched.
+    x = torch.empty_strided((2, 41), (1 << 30, 1), dtype=dtype)
+    x.copy_(torch.randn(2, 41))
+    check(x, 4)
+
+
+def test_what_goes_to_pytorch_has_the_strides_of_a_new_tensor(monkeypatch):
     lenient(monkeypatch)
-    pitch = 1 << 27
-    # Two rows, 512 MiB apart; the memory between them is never touched.
-    x = torch.empty_strided((2, 40), (pitch, 1))
-    x.copy_(torch.randn(2, 40))
-    with pytest.warns(RuntimeWarning, match=r"topk\.stride"):
-        values, _ = torch.ops.flycc.topk(x, 4)
-    assert torch.equal(values, torch.topk(x, 4).values)
+    x = torch.randn(3, 20, dtype=torch.float64)
+    with pytest.warns(RuntimeWarning, match=r"topk\.dtype"):
+        values, indices = torch.ops.flycc.topk(x[:1], 1)
+    assert values.stride() == indices.stride() == (1, 1)
 
 
 def test_serve_answers_for_symbolic_sizes_and_refuses_what_no_kernel_takes():
