@@ -12,11 +12,14 @@ from torch._dynamo.backends.common import aot_autograd
 from torch._functorch.aot_autograd import make_boxed_func
 from torch.fx import GraphModule
 
-from flycc import frontend
+from flycc import frontend, tuning
 from flycc.contracts import FlyccError, Problem, Reason
 from flycc.options import Options
 from flycc.record import add_graph, phase
 from flycc.runtime import ops, refusals
+
+# From here on every launch of this process asks the tuning tables, whoever compiled it.
+tuning.install()
 
 
 class Refused(FlyccError):
@@ -54,7 +57,9 @@ def compile_aten(
 ) -> Callable[..., Any]:
     """Compile one ATen graph of AOTAutograd: match, rebuild, and leave the rest to the fallback."""
     with phase("import, match, rebuild"):
-        rebuilt, report = frontend.compile_graph(gm, example_inputs, serve=serve)
+        rebuilt, report = frontend.compile_graph(
+            gm, example_inputs, serve=functools.partial(serve, autotune=options.autotune)
+        )
     add_graph(kind, report)
     if report.failure:
         leave_to_pytorch(report.failure, options)
@@ -69,8 +74,10 @@ def compile_aten(
     return strictly(compiled) if options.strict else compiled
 
 
-def serve(problem: Problem, device: torch.device) -> Reason | None:
-    """Compile the kernel of a matched op, or say why the op stays on PyTorch."""
+def serve(problem: Problem, device: torch.device, *, autotune: tuning.Autotune) -> Reason | None:
+    """Tune and compile the kernel of a matched op, or say why the op stays on PyTorch."""
+    with phase("tune kernels"):
+        tuning.prepare(problem, device, autotune)
     with phase("compile kernels"):
         return ops.serve(problem, device)
 

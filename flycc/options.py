@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields
 from typing import Any, Literal, get_args
 
 from flycc.contracts import FlyccError, Reason
+from flycc.tuning import Autotune
 
 Fallback = Literal["eager", "inductor"]
 Target = Literal["gfx950"]
@@ -25,11 +26,16 @@ class Options:
     `fallback`: who runs the part of a graph that no kernel serves, PyTorch's eager operators or Inductor.
     `strict`: raise an error where flycc would otherwise leave an op of a family that has kernels (products of
     matrices, RMS norms, top-k), or a whole graph, to PyTorch.
+    `autotune`: where kernels' configurations come from. "table": the user's and the shipped tuning tables, a closed
+    form for other shapes. "model": as well, a search by the cost model for what is compiled and in no table of the
+    user's, some seconds for each problem. "measure": the fastest of that search are timed on the GPU, if there is one.
+    What is found is kept in the user's table. See docs/tuning.md.
     """
 
     target: Target = "gfx950"
     fallback: Fallback = "eager"
     strict: bool = False
+    autotune: Autotune = "table"
 
     @classmethod
     def parse(cls, options: Mapping[str, Any] | None = None, mode: str | None = None) -> Options:
@@ -52,7 +58,8 @@ class Options:
                 raise OptionError(
                     Reason("option.unknown", f"unknown option {name!r}{hint}; known: {', '.join(names)}")
                 )
-            accepted = {"target": get_args(Target), "fallback": get_args(Fallback)}.get(name, (True, False))
+            choices = {"target": Target, "fallback": Fallback, "autotune": Autotune}
+            accepted = get_args(choices[name]) if name in choices else (True, False)
             # `1 == True` in Python, so the type is compared too.
             if not any(value == choice and type(value) is type(choice) for choice in accepted):
                 raise OptionError(

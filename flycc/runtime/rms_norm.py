@@ -11,7 +11,7 @@ from torch import Tensor
 
 from flycc.contracts import FlyccError, Reason, RmsNormBackwardProblem, RmsNormProblem
 from flycc.kernels import rms_norm as family
-from flycc.runtime import refusals
+from flycc.runtime import choice, refusals
 from flycc.runtime.device import Device
 from flycc.runtime.devices import common_device, device_for
 from flycc.runtime.library import LIBRARY
@@ -38,7 +38,7 @@ def prepare(problem: RmsNormProblem, device: Device) -> tuple[family.RmsNormConf
 
     Raises `FlyccError` with the reason where no kernel serves the problem or it cannot be built.
     """
-    config = family.choose(problem)
+    config = choice.choose(problem, family.choose)
     if isinstance(config, Reason):
         raise FlyccError(config)
     return config, load(family.kernel(problem, config), device)

@@ -70,6 +70,8 @@ class _Product:
         simds = min(MI350.simds_per_cu, resident * config.waves)
         rows = min(config.tile_m, m) + min(config.tile_n, n)
         loaded = rows * config.step_k * ELEMENT_BYTES
+        # Whole lines: L1 has lost the rest of one by the next step.
+        fetched = rows * -(-config.step_k * ELEMENT_BYTES // MI350.line_bytes) * MI350.line_bytes
         blocks = config.tile_m * config.tile_n * config.step_k // (MFMA_MN * MFMA_MN * MFMA_K)
         fed = (config.tile_m // config.waves_m + config.tile_n // config.waves_n) * config.tile_k
         lds = (loaded + config.waves * fed * ELEMENT_BYTES) / _LDS_BYTES_PER_CLK if config.staged else 0.0
@@ -78,7 +80,7 @@ class _Product:
             pipes,
             lds,
             loaded / MI350.l1_bytes_per_clk,
-            loaded / MI350.operand_bytes_per_clk,
+            fetched / MI350.operand_bytes_per_clk,
         )
         if config.staged:  # the loads of the next step run while this one is multiplied
             multiply = blocks * _MFMA_CLK / min(MI350.simds_per_cu, config.waves)

@@ -12,9 +12,12 @@ import warnings
 from pathlib import Path
 from typing import Any, Literal
 
+import torch
+
 from flycc.contracts import FlyccError, GemmProblem, Reason
 from flycc.runtime import choice
-from flycc.runtime.device import Device
+from flycc.runtime.devices import device_for
+from flycc.runtime.hip import HipDevice
 from flycc.tuning.analytic import estimate_us
 from flycc.tuning.family import FAMILIES, Family, family_of
 from flycc.tuning.measure import fastest_on
@@ -75,8 +78,8 @@ def install() -> None:
     choice.install(tuned_config)
 
 
-def prepare(problem: Any, device: Device, autotune: Autotune) -> None:
-    """Tune a problem that is about to be compiled, if `autotune` asks for it and no tuned table has it.
+def prepare(problem: Any, device: torch.device, autotune: Autotune) -> None:
+    """Tune a problem that is about to be compiled for tensors on `device`, if `autotune` asks for it and nobody did.
 
     What is found is kept in the user's table. A search that fails leaves the problem to the tables, with a warning.
     """
@@ -85,16 +88,17 @@ def prepare(problem: Any, device: Device, autotune: Autotune) -> None:
     if autotune == "table" or family is None or key is None:
         return
     mine, (users, _) = _mine(family.name), _stored(family.name)
-    wanted = "measure" if autotune == "measure" and device.name == "hip" else "model"
     known = mine.entries.get(key) or users.entries.get(key)
-    if known is not None and wanted in (known.by, "model"):
-        return
     try:
+        gpu = device_for(device) if autotune == "measure" else None
+        wanted = "measure" if isinstance(gpu, HipDevice) else "model"
+        if known is not None and wanted in (known.by, "model"):
+            return
         with Workers(0) as workers:
             found = tune(problem, workers, _WHILE_COMPILING)
         entry = entry_of(found, family)
-        if wanted == "measure":
-            config, us = fastest_on(device, problem, _to_measure(found))  # type: ignore[arg-type]
+        if isinstance(gpu, HipDevice):
+            config, us = fastest_on(gpu, problem, _to_measure(found))
             entry = Entry(key, config, us, "measure")
     except FlyccError as error:
         warnings.warn(f"flycc: autotune: {problem}: {error.reason}", RuntimeWarning, stacklevel=2)

@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 from flycc.contracts import GemmProblem, Reason, RmsNormProblem, TopkProblem
 from flycc.kernels import gemm, rms_norm, topk
 from flycc.kernels.common.machine import ACCESS_BYTES, MAX_THREADS, WAVE_SIZE
+from flycc.kernels.gemm.config import DTYPES
 from flycc.kernels.gemm.space import space as gemm_space
 from flycc.kernels.rms_norm.config import BYTES, MIN_THREADS, ROW_REGISTERS
 
@@ -96,8 +97,8 @@ def family_of(problem: Any) -> Family | None:
 
 def _gemm_key(problem: GemmProblem) -> Key | None:
     sizes = (problem.m, problem.n, problem.k)
-    aligned = problem.align_a == problem.align_b == 16
-    if not aligned or problem.batch != 1 or not all(isinstance(size, int) for size in sizes):
+    served = problem.dtype in DTYPES and problem.align_a == problem.align_b == 16 and problem.batch == 1
+    if not served or not all(isinstance(size, int) for size in sizes):
         return None
     # The two 16-bit types differ in one bit of an instruction, and a bias in what is hidden behind the last stores.
     return Key((_SIXTEEN, problem.layout, problem.n, problem.k), problem.m)  # type: ignore[arg-type]

@@ -10,6 +10,8 @@ def test_defaults():
 
 
 def test_every_accepted_value():
+    for autotune in ("table", "model", "measure"):
+        assert Options.parse({"autotune": autotune}).autotune == autotune
     for fallback in ("eager", "inductor"):
         for strict in (True, False):
             options = Options.parse(
@@ -32,6 +34,7 @@ def test_every_accepted_value():
         ({"strict": 1}, "option.strict", ["'strict'", "1", "True, False"]),
         ({"strict": "yes"}, "option.strict", ["'yes'", "True, False"]),
         ({3: 1}, "option.unknown", ["3"]),
+        ({"autotune": True}, "option.autotune", ["'autotune'", "True", "'table', 'model', 'measure'"]),
         (["strict"], "option.type", ["dict", "list"]),
     ],
 )
