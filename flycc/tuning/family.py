@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 from flycc.contracts import GemmProblem, Reason, RmsNormProblem, TopkProblem
 from flycc.kernels import gemm, rms_norm, topk
-from flycc.kernels.common.machine import ACCESS_BYTES, MAX_THREADS, WAVE_SIZE
+from flycc.kernels.common.machine import ACCESS_BYTES, MAX_THREADS
 from flycc.kernels.gemm.config import DTYPES
 from flycc.kernels.gemm.space import space as gemm_space
 from flycc.kernels.rms_norm.config import BYTES, MIN_THREADS, ROW_REGISTERS
@@ -61,11 +61,11 @@ class Family:
         """The key of such parts. Raises ValueError for parts that make none."""
         rows, *exact = (parts.get(name) for name in self.names)
         for name, part in zip(self.names, (rows, *exact), strict=True):
-            text = name in ("dtype", "layout")
-            if type(part) is not (str if text else int) or (not text and part < 1):
-                raise ValueError(
-                    f"{name} = {part!r}: {'a text' if text else 'a number of at least 1'} is needed"
-                )
+            if name in ("dtype", "layout"):
+                if not isinstance(part, str):
+                    raise ValueError(f"{name} = {part!r}: a text is needed")
+            elif type(part) is not int or part < 1:
+                raise ValueError(f"{name} = {part!r}: a number of at least 1 is needed")
         assert isinstance(rows, int)
         return Key(tuple(exact), rows)  # type: ignore[arg-type]
 
@@ -137,8 +137,7 @@ def _norm_space(problem: RmsNormProblem) -> Iterator[rms_norm.RmsNormConfig]:
         slots = -(-max(1, problem.columns // width) // threads)
         for rows in sorted({max(1, block // threads) for block in _BLOCKS}):
             config = rms_norm.RmsNormConfig(threads, rows, slots)
-            whole = config.block % WAVE_SIZE == 0 and config.block <= MAX_THREADS
-            if config != chosen and whole and slots * width <= ROW_REGISTERS and not config.is_valid(problem):
+            if config != chosen and slots * width <= ROW_REGISTERS and config.is_valid(problem) is None:
                 yield config
         threads *= 2
 

@@ -78,6 +78,12 @@ class RmsNormConfig:
         """None if this configuration computes `problem`, else why it does not."""
         if reason := check_problem(problem):
             return reason
+        if not self._can_run():
+            return Reason(
+                "rms-norm.config",
+                f"configuration {self}: a row takes a power of two of {MIN_THREADS} to {MAX_THREADS} work-items, a "
+                f"workgroup whole waves, at most {MAX_THREADS} work-items, and one row where that has several waves",
+            )
         if isinstance(problem.rows, int) and problem.rows > MAX_WORK_ITEMS // self.block * self.rows:
             most = MAX_WORK_ITEMS // self.block * self.rows
             return Reason("rms-norm.size", f"rows = {problem.rows}: configuration {self} takes 1 to {most}")
@@ -88,6 +94,19 @@ class RmsNormConfig:
                     "rms-norm.config", f"columns = {problem.columns}: configuration {self} is for other sizes"
                 )
         return None
+
+    def _can_run(self) -> bool:
+        """Whether the kernels are written for such workgroups: a sum over several waves is one over a workgroup."""
+        power = self.threads > 0 and self.threads & (self.threads - 1) == 0
+        return (
+            power
+            and self.threads >= MIN_THREADS
+            and self.rows >= 1
+            and self.block % WAVE_SIZE == 0
+            and self.block <= MAX_THREADS
+            and (self.rows == 1 or self.threads <= WAVE_SIZE)
+            and self.vectors >= 0 <= self.lds_vectors
+        )
 
     def check_strides(self, strides: dict[str, int]) -> Reason | None:
         """None if the kernel reaches every row with these strides (elements, by name), else why not."""

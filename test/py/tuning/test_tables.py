@@ -99,6 +99,18 @@ def test_a_wrong_entry_is_left_out_with_one_warning(change: dict[str, object], t
     assert len(caught) == 1
 
 
+def test_a_norm_that_no_kernel_is_written_for_is_left_out(tmp_path: Path) -> None:
+    """Several rows in a workgroup of several waves a row; work-items that are no power of two."""
+    path = tmp_path / "rms_norm.json"
+    entry = {"dtype": "bf16", "columns": 2888, "rows": 8, "us": 5.0, "by": "model"}
+    for config in ({"threads": 128, "rows": 2, "vectors": 3}, {"threads": 192, "rows": 1, "vectors": 2}):
+        path.write_text(
+            json.dumps({"version": 1, "family": "rms_norm", "entries": [entry | {"config": config}]})
+        )
+        with pytest.warns(RuntimeWarning, match=r"rms-norm\.config"):
+            assert not read(path, FAMILIES["rms_norm"]).entries
+
+
 @pytest.mark.parametrize(
     "text", ["", "[]", "{", '{"version": 2, "family": "gemm", "entries": []}', '{"version": 1}', "\xff"]
 )
