@@ -7,6 +7,8 @@ Should a worker itself end, those whose candidates were under way are tried agai
 from __future__ import annotations
 
 import multiprocessing
+import os
+import threading
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -30,6 +32,18 @@ def evaluate(problem: Any, config: Any) -> Found:
         return error.reason
     except (ValueError, EmulatorError) as error:
         return Reason("tune.model", f"{config}: {error}")
+
+
+def _end_with_parent() -> None:
+    """In a worker: end when the process that started it does, even if that was killed."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def watch() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 class Workers:
@@ -65,7 +79,8 @@ class Workers:
         """As `evaluate`; None for those that were under way, or waiting, when a worker ended."""
         if self._pool is None:
             # Not forked: LLVM's and PyTorch's threads do not survive that.
-            self._pool = ProcessPoolExecutor(self.count, multiprocessing.get_context("spawn"))
+            spawn = multiprocessing.get_context("spawn")
+            self._pool = ProcessPoolExecutor(self.count, spawn, initializer=_end_with_parent)
         results: list[Found | None] = []
         try:
             futures = [self._pool.submit(evaluate, problem, config) for config in configs]

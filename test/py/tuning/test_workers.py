@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -45,3 +50,35 @@ def test_without_processes_the_work_is_done_here() -> None:
         assert workers.evaluate(PROBLEM, [GOOD]) == [total(model(PROBLEM, GOOD))]
     with pytest.raises(ValueError, match="count: got -1"):
         Workers(-1)
+
+
+_PARENT = """
+import os, sys, time
+from flycc.contracts import GemmProblem
+from flycc.kernels.gemm import GemmConfig
+from flycc.tuning.workers import Workers
+
+if __name__ == "__main__":
+    with Workers(1) as workers:
+        workers.evaluate(GemmProblem("f32", 8, 8, 8), [GemmConfig(64, 64, 64)])  # is refused
+        print(*workers._pool._processes, flush=True)
+        time.sleep(60)
+"""
+
+
+def test_workers_end_when_their_parent_is_killed(tmp_path: Path) -> None:
+    (tmp_path / "parent.py").write_text(_PARENT)
+    parent = subprocess.Popen([sys.executable, str(tmp_path / "parent.py")], stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    with parent.stdout:
+        worker = int(parent.stdout.readline())
+        os.kill(worker, 0)
+        parent.send_signal(signal.SIGKILL)
+        parent.wait()
+    for _ in range(200):
+        try:
+            os.kill(worker, 0)
+        except ProcessLookupError:
+            return
+        time.sleep(0.1)
+    pytest.fail("the worker still runs after 20 s")
