@@ -2,6 +2,8 @@
 
 WAVE_SIZE = 64
 COMPUTE_UNITS = 256
+#: Dies, to which workgroups go in turns; each has an L2 of its own.
+XCDS = 8
 #: LDS of a compute unit, all of which one workgroup may have.
 LDS_BYTES = 160 * 1024
 #: The largest access of a lane to memory or LDS.

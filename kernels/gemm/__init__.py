@@ -17,7 +17,17 @@ _HERE = Path(__file__).parent
 _SOURCES = (
     *(
         _HERE / name
-        for name in ("config.py", "kernarg.py", "operand.py", "program.py", "result.py", "variant.py")
+        for name in (
+            "config.py",
+            "kernarg.py",
+            "operand.py",
+            "order.py",
+            "pipeline.py",
+            "program.py",
+            "result.py",
+            "ring.py",
+            "variant.py",
+        )
     ),
     *(_HERE.parent / "common" / name for name in ("buffers.py", "machine.py")),
 )
@@ -47,7 +57,9 @@ def launch(problem: GemmProblem, config: GemmConfig) -> Launch:
     m, n, _, batch = (size if isinstance(size, int) else 0 for size in sizes)
     if not all(isinstance(size, int) for size in sizes):
         raise ValueError(f"launch: every size must be known, got {problem}")
-    return Launch((-(-m // config.tile_m), -(-n // config.tile_n), batch), (config.threads, 1, 1))
+    tiles = config.tiles(m, n)
+    grid = (tiles[0] * tiles[1], 1, batch) if config.ring else (*tiles, batch)
+    return Launch(grid, (config.threads, 1, 1))
 
 
 def _require_valid(problem: GemmProblem, config: GemmConfig) -> None:

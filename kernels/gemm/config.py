@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from flycc.contracts import GemmProblem, Reason
 from flycc.kernels.common.machine import (
+    ACCESS_BYTES,
     COMPUTE_UNITS,
     LDS_BYTES,
     MAX_GRID_YZ,
@@ -25,6 +26,10 @@ LDS_PAD = 8
 #: The same for rows of float32 partial sums.
 SUM_PAD = 4
 MAX_K = 1 << 30
+#: Elements along K of a ring's tile: whole lines of memory, and free of bank conflicts in LDS.
+RING_TILE_K = (64, 128)
+#: Loads in flight of a wave that s_waitcnt can count.
+MAX_LOADS = 63
 
 DTYPES = ("bf16", "f16")
 
@@ -37,7 +42,8 @@ class GemmConfig:
     each take their own `tile_k` of every step along K and are added up through LDS at the end. `staged`
     says that both operand tiles go through LDS (double buffered, the next one loaded while this one is
     multiplied); otherwise each wave loads MFMA operands straight from memory, which suits weights that
-    are read once.
+    are read once. With `stages_m` and `stages_n` the tiles of A and B go to rings of so many in LDS, without
+    registers between; that takes operands contiguous along K and aligned to 16 bytes.
     """
 
     tile_m: int
@@ -47,6 +53,13 @@ class GemmConfig:
     waves_n: int = 1
     waves_k: int = 1
     staged: bool = True
+    stages_m: int = 0
+    stages_n: int = 0
+
+    @property
+    def ring(self) -> bool:
+        """Whether asynchronous loads fill rings of tiles in LDS."""
+        return self.stages_m > 0
 
     @property
     def waves(self) -> int:
@@ -63,10 +76,18 @@ class GemmConfig:
 
     @property
     def lds_bytes(self) -> int:
+        if self.ring:
+            rows = self.stages_m * self.tile_m + self.stages_n * self.tile_n
+            return rows * self.tile_k * ELEMENT_BYTES
         if self.staged:
             rows = self.tile_m + self.tile_n
             return 2 * rows * (self.tile_k + LDS_PAD) * ELEMENT_BYTES
         return 4 * self.tile_m * (self.tile_n + SUM_PAD) * self.waves_k if self.waves_k > 1 else 0
+
+    @property
+    def ring_loads(self) -> int:
+        """Loads that a wave has in flight at most: all of its share of the rings."""
+        return self.lds_bytes // (self.threads * ACCESS_BYTES)
 
     @property
     def max_stride(self) -> int:
@@ -89,13 +110,34 @@ class GemmConfig:
         return None
 
     def __str__(self) -> str:
-        way = "lds" if self.staged else "direct"
+        way = f"ring{self.stages_m}{self.stages_n}" if self.ring else "lds" if self.staged else "direct"
         waves = f"{self.waves_m}x{self.waves_n}x{self.waves_k}"
         return f"{self.tile_m}x{self.tile_n}x{self.tile_k}_w{waves}_{way}"
 
     def is_valid(self, problem: GemmProblem) -> Reason | None:
         """None if this configuration computes `problem`, else why it does not."""
-        return _check_problem(problem) or self._check_tiling() or self._check_sizes(problem)
+        return (
+            _check_problem(problem)
+            or self._check_tiling()
+            or self._check_sizes(problem)
+            or (self._check_ring(problem) if self.ring else None)
+        )
+
+    def _check_ring(self, problem: GemmProblem) -> Reason | None:
+        if problem.layout != "NT":
+            return Reason(
+                "gemm.layout", f"{self}: takes operands contiguous along K (NT), got {problem.layout}"
+            )
+        if min(problem.align_a, problem.align_b) < ACCESS_BYTES:
+            alignments = f"{problem.align_a} and {problem.align_b}"
+            return Reason(
+                "gemm.align", f"{self}: takes rows aligned to {ACCESS_BYTES} bytes, got {alignments}"
+            )
+        if not isinstance(problem.k, int) or problem.k % FRAGMENT:
+            return Reason(
+                "gemm.size", f"{self}: takes a known K that is a multiple of {FRAGMENT}, got {problem.k}"
+            )
+        return None
 
     def _check_tiling(self) -> Reason | None:
         def bad(sentence: str) -> Reason:
@@ -112,6 +154,15 @@ class GemmConfig:
             return bad(f"{self.threads} work-items in a workgroup, at most {MAX_THREADS} are possible")
         if self.lds_bytes > LDS_BYTES:
             return bad(f"needs {self.lds_bytes} bytes of LDS, a workgroup has {LDS_BYTES}")
+        if (self.stages_m, self.stages_n) != (0, 0):
+            if not self.staged or not self.stages_m >= self.stages_n >= 2:
+                return bad("rings are staged, of at least 2 tiles, and that of A is not the shorter one")
+            if self.tile_k not in RING_TILE_K:
+                return bad(f"tiles of a ring have a tile_k of {' or '.join(map(str, RING_TILE_K))}")
+            if self.ring_loads > MAX_LOADS:
+                return bad(
+                    f"a wave has {self.ring_loads} loads in flight, at most {MAX_LOADS} can be counted"
+                )
         if self.staged:
             if self.waves_k != 1:
                 return bad("K cannot be split over waves when tiles are staged in LDS")
@@ -137,7 +188,16 @@ class GemmConfig:
         for name, size, most in limits:
             if isinstance(size, int) and not 1 <= size <= most:
                 return Reason("gemm.size", f"{name} = {size}: configuration {self} takes 1 to {most}")
+        if self.ring and isinstance(problem.m, int) and isinstance(problem.n, int):
+            tiles, most = self.tiles(problem.m, problem.n), MAX_WORK_ITEMS // self.threads
+            if tiles[0] * tiles[1] > most:
+                sentence = f"{tiles[0]} x {tiles[1]} tiles: configuration {self} takes {most} in all"
+                return Reason("gemm.size", sentence)
         return None
+
+    def tiles(self, m: int, n: int) -> tuple[int, int]:
+        """Tiles that cover `m` x `n` results."""
+        return -(-m // self.tile_m), -(-n // self.tile_n)
 
 
 #: Few rows: the weights are streamed once, K split over the waves. Two steps along K (192 and 256), because a

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import flydsl.expr as fx
+from flydsl.expr import rocdl
 
 from flycc.kernels.common.buffers import bounded, checked, load16
 from flycc.kernels.gemm.config import ELEMENT_BYTES, FRAGMENT, MFMA_K, MFMA_MN
@@ -89,6 +90,18 @@ def load(
     stride = fx.Int64(1) if operand.along_k else fx.Int64(operand.leading)
     buffer = bounded(operand.pointer + position * stride)
     return [load_group(operand, group, buffer, k_left) for group in groups]
+
+
+def multiply(
+    element: Any, a: Sequence[Fragment], b: Sequence[Fragment], acc: list[fx.Vector]
+) -> list[fx.Vector]:
+    """acc[n][m] += b[n] a[m] for all blocks: one MFMA each."""
+    mfma = rocdl.mfma_f32_16x16x32_bf16 if element is fx.BFloat16 else rocdl.mfma_f32_16x16x32_f16
+    result_type = fx.Vector.make_type(4, fx.Float32)
+    a = [fragment.bitcast(element) for fragment in a]
+    b = [fragment.bitcast(element) for fragment in b]
+    blocks = [(n, m) for n in b for m in a]
+    return [fx.Vector(mfma(result_type, [n, m, total])) for (n, m), total in zip(blocks, acc, strict=True)]
 
 
 def direct_width(operand: Operand, blocks: int) -> int:

@@ -29,8 +29,11 @@ from flycc.kernels.gemm.operand import (
     direct_groups,
     direct_width,
     load,
+    multiply,
     staging_groups,
 )
+from flycc.kernels.gemm.order import tile_of
+from flycc.kernels.gemm.pipeline import Pipeline, step_through
 from flycc.kernels.gemm.result import Output, exchange, result_chunks
 from flycc.kernels.gemm.variant import GemmVariant
 
@@ -66,18 +69,6 @@ def write_tile(
 def read_tile(tile: Tile, buffer: fx.Int32, row: fx.Int32, k: fx.Int32) -> Fragment:
     kind = fx.Vector.make_type(FRAGMENT, fx.Int16)
     return fx.Vector(fx.ptr_load(tile.place(buffer, row, k), result_type=kind))
-
-
-def multiply(
-    element: Any, a: Sequence[Fragment], b: Sequence[Fragment], acc: list[fx.Vector]
-) -> list[fx.Vector]:
-    """acc[n][m] += b[n] a[m] for all blocks: one MFMA each."""
-    mfma = rocdl.mfma_f32_16x16x32_bf16 if element is fx.BFloat16 else rocdl.mfma_f32_16x16x32_f16
-    result_type = fx.Vector.make_type(4, fx.Float32)
-    a = [fragment.bitcast(element) for fragment in a]
-    b = [fragment.bitcast(element) for fragment in b]
-    blocks = [(n, m) for n in b for m in a]
-    return [fx.Vector(mfma(result_type, [n, m, total])) for (n, m), total in zip(blocks, acc, strict=True)]
 
 
 def direct_step(
@@ -143,8 +134,11 @@ def build(variant: GemmVariant) -> tuple[Any, tuple[Any, ...]]:
         first_n = wave // config.waves_k % config.waves_n * wave_n_rows
         first_m = wave // (config.waves_k * config.waves_n) * wave_m_rows
 
-        m0 = fx.block_idx.x * config.tile_m
-        n0 = fx.block_idx.y * config.tile_n
+        tile_m, tile_n = fx.block_idx.x, fx.block_idx.y
+        if fx.const_expr(config.ring):
+            tile_m, tile_n = tile_of(fx.block_idx.x, m, n, config)
+        m0 = tile_m * config.tile_m
+        n0 = tile_n * config.tile_n
         batch = fx.Int64(fx.block_idx.z)
         row_a = fx.Int64(m0) if variant.trans_a else fx.Int64(m0) * fx.Int64(shape.ld_a)
         row_b = fx.Int64(n0) * fx.Int64(shape.ld_b) if variant.trans_b else fx.Int64(n0)
@@ -158,7 +152,15 @@ def build(variant: GemmVariant) -> tuple[Any, tuple[Any, ...]]:
         steps = fx.Int32(fx.Uint32(k) // config.step_k)
         left = k - steps * config.step_k
         acc = [fx.Vector.filled(4, 0.0, fx.Float32) for _ in range_constexpr(blocks_m * blocks_n)]
-        if fx.const_expr(config.staged):
+        if fx.const_expr(config.ring):
+            lds = fx.SharedAllocator().allocate(fx.Array[fx.Int16, config.lds_bytes // 2, 16]).peek().ptr
+            pipeline = Pipeline.of(config, operand_a, operand_b, lane, wave, (first_m, first_n), lds, k)
+            pipeline.start()
+            fragments = pipeline.fragments(fx.Int32(0), 0)
+            for step in range(fx.Int32(fx.Uint32(k + (config.tile_k - 1)) // config.tile_k)):
+                fragments, acc = step_through(element, pipeline, step, fragments, acc)
+            pipeline.finish()
+        elif fx.const_expr(config.staged):
             lds = fx.SharedAllocator().allocate(fx.Array[fx.Int16, config.lds_bytes // 2, 16]).peek().ptr
             tile_a = Tile(lds, config.tile_m, config.tile_k + LDS_PAD)
             tile_b = Tile(lds + 2 * tile_a.rows * tile_a.row_stride, config.tile_n, config.tile_k + LDS_PAD)

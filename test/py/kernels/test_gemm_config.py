@@ -56,6 +56,12 @@ def test_problems_that_no_configuration_serves(change: dict[str, int], code: str
         (GemmConfig(64, 64, 64, waves_k=2), "cannot be split"),
         (GemmConfig(96, 64, 64, waves_m=2, waves_n=2), "16-byte chunks"),
         (GemmConfig(16, 16, 64, waves_k=8, staged=False), "evenly"),
+        (GemmConfig(64, 64, 64, 2, 2, stages_m=2, stages_n=3), "not the shorter one"),
+        (GemmConfig(64, 64, 64, 2, 2, stages_m=2), "at least 2 tiles"),
+        (GemmConfig(64, 64, 64, 2, 2, staged=False, stages_m=2, stages_n=2), "rings are staged"),
+        (GemmConfig(64, 64, 32, 2, 2, stages_m=2, stages_n=2), "tile_k of 64 or 128"),
+        (GemmConfig(256, 256, 64, 2, 4, stages_m=3, stages_n=3), "bytes of LDS"),
+        (GemmConfig(64, 64, 64, stages_m=5, stages_n=5), "80 loads in flight"),
     ],
 )
 def test_configurations_that_serve_nothing(config: GemmConfig, part: str) -> None:
@@ -64,6 +70,27 @@ def test_configurations_that_serve_nothing(config: GemmConfig, part: str) -> Non
     assert part in reason.sentence
     with pytest.raises(ValueError, match=part):
         gemm.kernel(PROBLEM, config)
+
+
+RING = GemmConfig(64, 64, 64, 2, 2, stages_m=3, stages_n=3)
+
+
+@pytest.mark.parametrize(
+    ("change", "code", "part"),
+    [
+        ({"trans_b": False}, "gemm.layout", "NN"),
+        ({"trans_a": True}, "gemm.layout", "TT"),
+        ({"align_a": 8}, "gemm.align", "8 and 16"),
+        ({"k": 580}, "gemm.size", "multiple of 8, got 580"),
+        ({"k": "s0"}, "gemm.size", "known K"),
+        ({"m": 2**21, "n": 2**21}, "gemm.size", "32768 x 32768 tiles"),
+    ],
+)
+def test_problems_that_rings_do_not_serve(change: dict[str, int], code: str, part: str) -> None:
+    assert RING.is_valid(PROBLEM) is None
+    reason = refusal(replace(PROBLEM, **change), RING)
+    assert reason.code == code
+    assert part in reason.sentence
 
 
 def test_choice_goes_by_shape() -> None:
@@ -126,6 +153,8 @@ def test_launch_geometry() -> None:
     assert (launch.grid, launch.block) == ((2, 2, 3), (256, 1, 1))
     with pytest.raises(ValueError, match="every size must be known"):
         gemm.launch(replace(PROBLEM, m="s0"), config)
+    launch = gemm.launch(replace(PROBLEM, m=65, n=130, batch=3), RING)
+    assert (launch.grid, launch.block) == ((6, 1, 3), (256, 1, 1))
 
 
 def test_kernarg_layout_is_the_binarys() -> None:

@@ -1,0 +1,133 @@
+"""The main loop over tiles that asynchronous loads bring to LDS.
+
+In a step along K a wave multiplies slice after slice of the tiles, and reads the next slice meanwhile. Before it
+multiplies the last one, all waves meet: these tiles are in registers now, so that their places in the rings are filled
+again, and the next step's tiles must have come. Loads further ahead stay in flight: the wait counts them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import flydsl.expr as fx
+from flydsl.expr import rocdl
+
+from flycc.kernels.gemm.config import MFMA_K, MFMA_MN, GemmConfig
+from flycc.kernels.gemm.operand import Fragment, Lane, Operand, multiply
+from flycc.kernels.gemm.ring import Load, Ring
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """The rings of both operands as one wave sees them.
+
+    `first` are its first rows in the tiles of A and B, `blocks` its MFMA blocks along them. K ends at element `k`. The
+    ring of A is at least as long as that of B, so of the tiles loaded at a time B's is needed sooner and comes first.
+    """
+
+    a: Ring
+    b: Ring
+    first: tuple[fx.Int32, fx.Int32]
+    blocks: tuple[int, int]
+    k: fx.Int32
+
+    @classmethod
+    def of(
+        cls,
+        config: GemmConfig,
+        a: Operand,
+        b: Operand,
+        lane: Lane,
+        wave: fx.Int32,
+        first: tuple[fx.Int32, fx.Int32],
+        lds: fx.Pointer,
+        k: fx.Int32,
+    ) -> Pipeline:
+        """The rings lie in LDS from `lds` on, `config.lds_bytes` in all."""
+        lds_b = lds + config.stages_m * config.tile_m * config.tile_k
+        ring_a = Ring(a, lds, config.tile_m, config.stages_m, config, lane, wave)
+        ring_b = Ring(b, lds_b, config.tile_n, config.stages_n, config, lane, wave)
+        blocks = config.tile_m // config.waves_m // MFMA_MN, config.tile_n // config.waves_n // MFMA_MN
+        return cls(ring_a, ring_b, first, blocks, k)
+
+    def start(self) -> None:
+        """Fills the rings and waits for their first tiles."""
+        for step in range(-self.a.stages, 0):
+            for ring in (self.b, self.a):
+                if step + ring.stages >= 0:
+                    _start(ring.aim(fx.Int32(step + ring.stages), self.k))
+        _meet(self._after(self.b.stages - 1))
+
+    def advance(self, step: fx.Int32) -> None:
+        """Waits for the tiles of the next step, and for all waves to have read those of `step`; fills their places."""
+        loads = [load for ring in (self.b, self.a) for load in ring.aim(step + ring.stages, self.k)]
+        _meet(self._after(self.b.stages - 2))
+        _start(loads)
+
+    def finish(self) -> None:
+        """Waits until nothing is on its way to LDS."""
+        _meet(0)
+
+    def fragments(self, step: fx.Int32, slice_k: int) -> list[list[Fragment]]:
+        """This wave's fragments of A and of B in a slice of 32 along K of the tiles of `step`."""
+        return [
+            ring.fragments(step, slice_k, first, blocks)
+            for ring, first, blocks in zip((self.a, self.b), self.first, self.blocks, strict=True)
+        ]
+
+    def _after(self, tiles: int) -> int:
+        """Loads that a wave issues after those of some step's tiles, when `tiles` later ones of B have been filled."""
+        with_b = self.a.loads if self.a.stages > self.b.stages else 0
+        return with_b + tiles * (self.a.loads + self.b.loads)
+
+
+def step_through(
+    element: Any,
+    pipeline: Pipeline,
+    step: fx.Int32,
+    first: list[list[Fragment]],
+    acc: list[fx.Vector],
+) -> tuple[list[list[Fragment]], list[fx.Vector]]:
+    """Multiplies the tiles of `step`, whose `first` fragments are in registers; returns those of the next step too.
+
+    After the last step those are zeros, as all that lies beyond the end of K.
+    """
+    slices = pipeline.a.config.tile_k // MFMA_K
+    fragments = first
+    for following_slice in range(1, slices + 1):
+        last = following_slice == slices
+        if last:
+            pipeline.advance(step)
+            following = pipeline.fragments(step + 1, 0)
+        else:
+            following = pipeline.fragments(step, following_slice)
+        of_a, of_b = fragments
+        acc = multiply(element, of_a, of_b, acc)
+        _schedule(pipeline, loads=last)
+        fragments = following
+    return fragments, acc
+
+
+def _schedule(pipeline: Pipeline, loads: bool) -> None:
+    """Loads to LDS first, if there are any, so that they have a step's time; then reads spread over the MFMAs."""
+    blocks_a, blocks_b = pipeline.blocks
+    if loads:
+        rocdl.sched_vmem(pipeline.a.loads + pipeline.b.loads)
+    reads, products = blocks_a + blocks_b, blocks_a * blocks_b
+    for i in range(reads):
+        rocdl.sched_dsrd(1)
+        rocdl.sched_mfma(products * (i + 1) // reads - products * i // reads)
+
+
+def _start(loads: list[Load]) -> None:
+    for load in loads:
+        load.start()
+
+
+def _meet(loads: int) -> None:
+    """All waves meet when each has read what it asked of LDS and has at most `loads` loads on their way."""
+    rocdl.sched_barrier(0)
+    rocdl.s_waitcnt(vmcnt=loads, lgkmcnt=0)
+    rocdl.s_barrier()
+    rocdl.sched_barrier(0)

@@ -1,0 +1,161 @@
+"""The GEMM kernels whose operand tiles lie in rings in LDS, on the emulated gfx950 against float64.
+
+As in test_gemm_emulated, most inputs are small integers, so that results must be exact.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+
+import numpy as np
+import pytest
+from emulated_gemm import Gemm, Stored, bound, reference
+from test_gemm_emulated import check_exact, gemm_of, integers
+
+from flycc import emulator
+from flycc.codegen import compile_kernel
+from flycc.contracts import GemmProblem
+from flycc.emulator.trace import KINDS, SPACES
+from flycc.emulator.trace_recorder import Recorder
+from flycc.kernels import gemm
+from flycc.kernels.gemm import GemmConfig
+
+CONFIGS = {
+    "equal": GemmConfig(64, 64, 64, 2, 2, stages_m=3, stages_n=3),
+    "longer a": GemmConfig(64, 128, 64, 2, 2, stages_m=4, stages_n=2),
+    "deep k": GemmConfig(64, 64, 128, 2, 2, stages_m=3, stages_n=2),
+    "large": GemmConfig(256, 256, 64, 2, 4, stages_m=3, stages_n=2),
+}
+SIZES = (1, 2, 15, 17, 63, 64, 65, 130, 257)
+SIZES_K = (8, 56, 64, 72, 128, 136, 192, 328, 584)
+
+seed = int(os.environ["FLYCC_TEST_SEED"])
+
+
+def normal(rng: np.random.Generator, *shape: int) -> np.ndarray:
+    return rng.standard_normal(shape)
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize("count", [4, pytest.param(len(SIZES), marks=pytest.mark.nightly)])
+def test_sizes(name: str, count: int) -> None:
+    """M, N and K each take `count` of the sizes, paired at random; K from less than a step to several rounds."""
+    rng = np.random.default_rng([seed, *map(ord, name)])
+    orders = [rng.permutation(sizes)[:count] for sizes in (SIZES, SIZES, SIZES_K)]
+    for number, (m, n, k) in enumerate(zip(*orders, strict=True)):
+        dtype, padding = ("bf16", "f16")[number % 2], 8 * (number % 3)
+        check_exact(gemm_of(rng, dtype, "NT", (1, int(m), int(n), int(k)), padding=padding), CONFIGS[name])
+
+
+@pytest.mark.parametrize(("m", "n"), [(9, 5), (3, 7), (4, 4), (1, 11)])
+def test_every_tile_is_computed_once(m: int, n: int) -> None:
+    """Workgroups take tiles in an order of their own; the numbers of tiles divide by 8 XCDs and bands of 4, or not."""
+    rng = np.random.default_rng([seed, m, n])
+    check_exact(gemm_of(rng, "bf16", "NT", (2, 64 * m - 3, 64 * n - 5, 72)), CONFIGS["equal"])
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize("broadcast", ["neither", "a", "b"])
+def test_batches(name: str, broadcast: str) -> None:
+    rng = np.random.default_rng(seed)
+    a = Stored(integers(rng, 1 if broadcast == "a" else 3, 20, 40), "bf16", padding=8, batch_padding=24)
+    b = Stored(integers(rng, 1 if broadcast == "b" else 3, 72, 40), "bf16", batch_padding=8)
+    check_exact(Gemm("bf16", a, b, trans_b=True), CONFIGS[name])
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_bias_and_rounding(name: str) -> None:
+    rng = np.random.default_rng(seed)
+    case = gemm_of(rng, "bf16", "NT", (1, 33, 70, 584), values=normal, bias=normal(rng, 1, 1, 70))
+    error = abs(case.run(CONFIGS[name]).out - reference(case)[0])
+    assert (error <= bound(case)).all(), f"seed {seed}: {(error / bound(case)).max()} times the bound"
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_nan_and_infinity_stay_in_their_row_and_column(name: str) -> None:
+    rng = np.random.default_rng(seed)
+    case = gemm_of(rng, "bf16", "NT", (1, 21, 40, 72))
+    case.a.view[0, 3, 71] = 0x7FC0  # NaN
+    case.b.view[0, 7, 0] = 0x7F80  # infinity
+    case.a.view[0, :, 0] = 0x3F80  # 1.0, so that the infinity stays one
+    out = case.run(CONFIGS[name]).out
+    others = np.arange(21) != 3
+    assert np.isnan(out[0, 3]).all()
+    assert (out[0, others, 7] == np.inf).all()
+    assert np.isfinite(out[0, others][:, np.arange(40) != 7]).all()
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize("k", [40, 648])
+def test_wave_order_does_not_matter_and_sanitizers_are_quiet(name: str, k: int) -> None:
+    """Loads land as late as the waits allow, so that a wait or barrier that is missing shows."""
+    rng = np.random.default_rng([seed, k])
+    case = gemm_of(rng, "bf16", "NT", (1, 70, 136, k), values=normal, bias=normal(rng, 136))
+    first = case.run(CONFIGS[name]).memory
+    for order in ("serial", "reverse", "lockstep", seed):
+        result = case.run(CONFIGS[name], order, sanitize="all")
+        assert not result.findings, "\n".join(map(str, result.findings))
+        np.testing.assert_array_equal(result.memory, first, err_msg=str(order))
+
+
+def test_operands_beyond_two_gibibytes_and_largest_strides() -> None:
+    rng = np.random.default_rng(seed)
+    config = CONFIGS["equal"]
+    b = Stored(integers(rng, 2, 64, 64), "bf16", batch_padding=2**31 + 64)
+    check_exact(Gemm("bf16", Stored(integers(rng, 1, 8, 64), "bf16"), b, trans_b=True), config)
+    case = gemm_of(rng, "bf16", "NT", (1, 70, 66, 72))
+    for operand in (case.a, case.b):
+        operand.padding = config.max_stride // 8 * 8 - operand.values.shape[2]
+        operand.__post_init__()
+    check_exact(case, config)
+
+
+def any_ring(draw: random.Random) -> GemmConfig:
+    """A valid configuration that leaves at most 128 results to a work-item."""
+    while True:
+        config = GemmConfig(
+            draw.choice([16, 32, 64, 128, 256]),
+            draw.choice([16, 32, 64, 128, 256]),
+            draw.choice([64, 128]),
+            draw.choice([1, 2, 4]),
+            draw.choice([1, 2, 4]),
+            stages_m=draw.randint(2, 6),
+            stages_n=draw.randint(2, 6),
+        )
+        fits = config.tile_m * config.tile_n <= 128 * config.threads
+        if fits and config.is_valid(GemmProblem("bf16", 64, 64, 64, trans_b=True)) is None:
+            return config
+
+
+@pytest.mark.parametrize("count", [4, pytest.param(60, marks=pytest.mark.nightly)])
+def test_every_valid_ring_computes(count: int) -> None:
+    draw, rng = random.Random(seed), np.random.default_rng(seed)
+    for _ in range(count):
+        sizes = (1, draw.randint(1, 150), draw.randint(1, 150), 8 * draw.randint(1, 90))
+        check_exact(gemm_of(rng, "bf16", "NT", sizes, padding=draw.choice([0, 8])), any_ring(draw))
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_lds_has_no_bank_conflicts_and_registers_are_not_spilled(name: str) -> None:
+    problem = GemmProblem("bf16", 256, 256, 256, trans_b=True)
+    compiled = compile_kernel(gemm.kernel(problem, CONFIGS[name]))
+    kernel = emulator.load(compiled.elf).kernels[compiled.symbol]
+    assert kernel.descriptor.scratch_bytes == 0
+    memory, recorder = emulator.Memory(), Recorder()
+    pointers = {
+        operand: memory.register(np.zeros(256 * 256, np.uint16), name=operand)
+        for operand in ("a", "b", "out")
+    }
+    numbers = dict.fromkeys(compiled.kernarg.names, 0) | {"m": 256, "n": 256, "k": 256}
+    leading = dict.fromkeys(("ld_a", "ld_b", "ld_out"), 256)
+    launch = gemm.launch(problem, CONFIGS[name])
+    kernarg = compiled.kernarg.pack({**numbers, **leading, **pointers})
+    emulator.launch(
+        kernel, launch.grid, launch.block, kernarg, memory, workgroups=[(0, 0, 0)], observers=(recorder,)
+    )
+    accesses = recorder.trace().accesses
+    of_lds = accesses[accesses["space"] == SPACES.index("lds")]
+    reads = of_lds[of_lds["kind"] == KINDS.index("load")]
+    assert len(reads)
+    assert (of_lds["clocks"] == of_lds["phases"]).all()
