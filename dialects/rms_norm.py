@@ -2,13 +2,12 @@
 
 # No `from __future__ import annotations` here: the ops are built from their evaluated annotations.
 
-import math
 from typing import cast
 
 from torch_mlir import ir
 from torch_mlir.dialects.ext import Operand, Pure, Result
 
-from flycc.contracts.rms_norm import NormDtype, RmsNormBackwardProblem, RmsNormProblem, WeightDtype
+from flycc.contracts.rms_norm import MAX_EPS, NormDtype, RmsNormBackwardProblem, RmsNormProblem, WeightDtype
 from flycc.dialects.base import Flycc, create
 from flycc.dialects.constants import constant
 from flycc.dialects.sizes import known, named, row_alignment, rows
@@ -124,6 +123,11 @@ def build_rms_norm_backward(
     )
 
 
+def eps_fault(eps: float) -> str | None:
+    """What is wrong with an eps, or None."""
+    return None if 0 <= eps <= MAX_EPS else f"eps must be finite in f32 and not negative, got {eps}"
+
+
 def problem(op: RmsNormOp) -> RmsNormProblem:
     """The Problem that a verified `flycc.rms_norm` poses.
 
@@ -172,8 +176,8 @@ def _check_forward(op: ir.Operation) -> None:
     if ("residual" in given) != ("new_residual" in results):
         raise Fault("new_residual must be there if, and only if, residual is")
     eps = constant(given.pop("eps"))
-    if eps is not None and not (math.isfinite(eps) and eps >= 0):
-        raise Fault(f"eps must be finite and not negative, got {eps}")
+    if eps is not None and (fault := eps_fault(eps)):
+        raise Fault(fault)
     values = tensors(given | results)
     x = _check_row(values)
     for name in ("residual", "new_residual"):

@@ -10,7 +10,7 @@ from torch_mlir import ir
 from flycc.contracts import Reason
 from flycc.dialects.gemm import DTYPES, build_gemm, product_dims
 from flycc.dialects.tensor import SHAPE_ATTR, Dims, same, same_dims, stamped
-from flycc.passes.matching import CONSUMED_ATTR, refuse
+from flycc.passes.matching import CONSUMED_ATTR, match, verify
 from flycc.passes.operand_reading import Reading, dims_of, readings
 from flycc.passes.torch_ir import NODE_ATTR, constant, is_none, nested_ops, node_name, only_user
 
@@ -41,12 +41,15 @@ def match_gemm(module: ir.Operation) -> None:
     for op in [op for op in nested_ops(module) if op.name in _FORMS]:
         if not list(op.results[0].uses):
             continue
-        form = _FORMS[op.name]
-        reason = _refusal(op, form)
-        if reason is None:
-            _raise_product(op, form)
-        else:
-            refuse(op, reason)
+        match(op, "gemm", _product)
+
+
+def _product(op: ir.Operation) -> Reason | None:
+    form = _FORMS[op.name]
+    reason = _refusal(op, form)
+    if reason is None:
+        _raise_product(op, form)
+    return reason
 
 
 @dataclass(frozen=True)
@@ -201,6 +204,7 @@ def _replace(
 ) -> None:
     layout = "NT"[a.transposed] + "NT"[b.transposed]
     gemm = build_gemm(a.value, b.value, bias, root.results[0].type, layout=layout, before=root)
+    verify(gemm)
     names = dict.fromkeys(name for op in folded if (name := node_name(op)) is not None)
     with root.context:
         if names:

@@ -8,10 +8,10 @@ from torch_mlir import ir
 
 from flycc.contracts import Reason
 from flycc.dialects.base import Flycc
-from flycc.dialects.rms_norm import DTYPES, build_rms_norm, build_rms_norm_backward
+from flycc.dialects.rms_norm import DTYPES, build_rms_norm, build_rms_norm_backward, eps_fault
 from flycc.dialects.tensor import same_dims, show, stamped
-from flycc.passes.matching import refuse, replace
-from flycc.passes.norm_reading import Norm, read_norm
+from flycc.passes.matching import match, replace
+from flycc.passes.norm_reading import STATISTICS, Norm, read_norm
 from flycc.passes.torch_ir import constant, is_none, nested_ops, new_constant, operator_name, producer
 
 #: What PyTorch takes for an eps of None: the float32 epsilon, as it computes in float32.
@@ -48,9 +48,7 @@ def match_rms_norm(module: ir.Operation) -> None:
         raised = isinstance(op.opview, Flycc.Operation)  # `flycc::rms_norm` and what it becomes share a name
         if raised or not any(list(result.uses) for result in op.results):
             continue
-        reason = _FORMS[operator_name(op)](op)
-        if reason is not None:
-            refuse(op, reason)
+        match(op, "rms-norm", _FORMS[operator_name(op)])
 
 
 def _written_out(statistic: ir.Operation) -> Reason | None:
@@ -74,6 +72,8 @@ def _whole(op: ir.Operation) -> Reason | None:
         return reason
     y, rstd = op.results
     number = DEFAULT_EPS if is_none(eps) else constant(eps)
+    if number is not None and (fault := eps_fault(number)):
+        return Reason("rms-norm.eps", f"{operator_name(op).partition('.')[2]}: {fault}")
     _raise_norm(
         Norm(
             x=x,
@@ -199,9 +199,7 @@ _FORMS: dict[str, Callable[[ir.Operation], Reason | None]] = {
     "flycc.rms_norm": _whole,
     "flycc.rms_norm_backward": _backward,
     "aten._fused_rms_norm": _fused,
-    "aten.mean.dim": _written_out,
-    "aten.var.dim": _written_out,
-    "aten.var.correction": _written_out,
+    **dict.fromkeys(STATISTICS, _written_out),
     "aten.native_layer_norm": _layer_norm,
     "aten.layer_norm": _layer_norm,
 }

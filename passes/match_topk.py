@@ -9,12 +9,12 @@ from torch_mlir import ir
 from flycc.contracts import Reason
 from flycc.dialects.tensor import Dims, Tensor, show, stamped
 from flycc.dialects.topk import DTYPES, build_topk, result_dims
-from flycc.passes.matching import refuse, replace
+from flycc.passes.matching import match, replace
 from flycc.passes.torch_ir import constant, is_none, nested_ops, new_constant, operator_name, users
 
 
 def match_topk(module: ir.Operation) -> None:
-    """Raises `topk`, `max(dim)`, and `sort` of which only the first k places are used, to `flycc.topk`.
+    """Raises `topk`, `max(dim)`, `argmax(dim)`, and `sort` of which only the first k places are used, to `flycc.topk`.
 
     Before:
 
@@ -36,13 +36,16 @@ def match_topk(module: ir.Operation) -> None:
     for op in [op for op in nested_ops(module) if operator_name(op) in _FORMS]:
         if not any(list(result.uses) for result in op.results):
             continue
-        kind = operator_name(op).removeprefix("aten.")
-        reason = _refusal(op) or _FORMS[operator_name(op)](op)
-        if reason is not None:
-            refuse(op, Reason(f"topk.{reason.code}", f"{kind}: {reason.sentence}"))
+        match(op, "topk", _selection)
 
 
-# The reasons below are completed by `match_topk`: their codes with the area, their sentences with the operator.
+def _selection(op: ir.Operation) -> Reason | None:
+    kind = operator_name(op).removeprefix("aten.")
+    reason = _refusal(op) or _FORMS[operator_name(op)](op)
+    return None if reason is None else Reason(f"topk.{reason.code}", f"{kind}: {reason.sentence}")
+
+
+# The reasons below are completed by `_selection`: their codes with the area, their sentences with the operator.
 
 
 def _refusal(op: ir.Operation) -> Reason | None:
@@ -81,8 +84,13 @@ def _topk(op: ir.Operation) -> Reason | None:
 
 
 def _extreme(op: ir.Operation) -> Reason | None:
-    """`max(dim)` and, of integers, `min(dim)`."""
-    largest = operator_name(op) == "aten.max.dim"
+    """`max(dim)`, `argmax(dim)` and, of integers, `min(dim)` and `argmin(dim)`.
+
+    Of equal values `argmax` and `argmin` give the first, by PyTorch's documentation; NaN is the largest.
+    """
+    largest = operator_name(op) in ("aten.max.dim", "aten.argmax")
+    if is_none(op.operands[1]):
+        return Reason("dims", "it is taken over all dimensions; dim is needed")
     x, axis, keep_dim = _operand(op), _axis(op, op.operands[1]), constant(op.operands[2])
     if axis is None or keep_dim is None:
         return Reason("option", "dim and keepdim must be constants")
@@ -90,16 +98,18 @@ def _extreme(op: ir.Operation) -> Reason | None:
         return Reason(
             "nan", f"x is {x.dtype}: a minimum is NaN if any element is, the smallest of a top-k is not"
         )
+    places = op.results[-1]
+    values = _tensor_type(result_dims(x.dims, axis, 1, bool(keep_dim)), x.dtype, op)
     raised = build_topk(
         op.operands[0],
         new_constant(1, op),
-        (op.results[0].type, op.results[1].type),
+        (values if len(op.results) == 1 else op.results[0].type, places.type),
         dim=axis,
         keep_dim=bool(keep_dim),
         largest=largest,
         before=op,
     )
-    replace(raised, [[result] for result in op.results], [op])
+    replace(raised, [list(op.results)[:-1], [places]], [op])
     return None
 
 
@@ -167,5 +177,7 @@ _FORMS: dict[str, Callable[[ir.Operation], Reason | None]] = {
     "aten.sort.stable": _sort,
     "aten.max.dim": _extreme,
     "aten.min.dim": _extreme,
+    "aten.argmax": _extreme,
+    "aten.argmin": _extreme,
     "aten.kthvalue": _kthvalue,
 }

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from torch_mlir import ir
 
 from flycc.contracts import Reason
 from flycc.dialects.tensor import SHAPE_ATTR, SHAPES_ATTR
-from flycc.passes.torch_ir import IMPURE_ATTR, node_name
+from flycc.passes.torch_ir import IMPURE_ATTR, node_name, operator_name
 
 #: String attributes of an op that was not raised: why.
 REASON_CODE_ATTR = "flycc.reason_code"
@@ -27,13 +27,41 @@ def refuse(op: ir.Operation, reason: Reason) -> None:
         op.attributes[REASON_ATTR] = ir.StringAttr.get(reason.sentence)
 
 
+class _Invalid(Exception):
+    """The verifier's message on an op that was to stand for others."""
+
+
+def match(op: ir.Operation, area: str, form: Callable[[ir.Operation], Reason | None]) -> None:
+    """Raises `op` by `form`, or leaves it with the reason that `form` returns.
+
+    That is `area`.invalid where the verifier refuses what it was raised to: a form's fault, for which the rest of
+    the graph need not suffer.
+    """
+    try:
+        reason = form(op)
+    except _Invalid as invalid:
+        reason = Reason(f"{area}.invalid", f"{operator_name(op)} would make an invalid op: {invalid}")
+    if reason is not None:
+        refuse(op, reason)
+
+
+def verify(raised: ir.OpView) -> None:
+    """To be called before `raised` gets uses: erases it if it is invalid, and lets `match` know."""
+    try:
+        raised.operation.verify()
+    except ir.MLIRError as error:
+        raised.operation.erase()
+        raise _Invalid("; ".join(diagnostic.message for diagnostic in error.error_diagnostics)) from None
+
+
 def replace(
     raised: ir.OpView, replaced: Sequence[Sequence[ir.Value]], folded: Iterable[ir.Operation]
 ) -> None:
-    """Makes each result of `raised` stand for the values of torch ops in `replaced`, and stamps `raised`.
+    """Verifies `raised`, makes each of its results stand for the values of torch ops in `replaced`, and stamps it.
 
     Of the ops `folded`, given users first, those that nothing uses any more are erased.
     """
+    verify(raised)
     folded = list(dict.fromkeys(folded))
     with raised.context:
         names = [ir.StringAttr.get(name) for op in reversed(folded) if (name := node_name(op)) is not None]

@@ -11,6 +11,8 @@ from flycc.contracts.sizes import Size
 NormDtype = Literal["bf16", "f16", "f32"]
 #: The type of the weight, or that there is none.
 WeightDtype = Literal["none", "bf16", "f16", "f32"]
+#: The largest eps: the largest float32, as kernels take it in that type.
+MAX_EPS = (2 - 2.0**-23) * 2.0**127
 
 
 @dataclass(frozen=True, slots=True)

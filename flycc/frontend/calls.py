@@ -37,17 +37,21 @@ def called(op: OpView) -> str:
 
 
 def with_layout(graph: Graph, node: Node, val: torch.Tensor) -> Node:
-    """`node`, copied if need be into a tensor with the strides of `val`, a tensor of its shape.
+    """`node` with the strides of `val`, a tensor of its shape: a view where only those of sizes of 1 differ, or a copy.
 
-    Where strides differ and `val` is not row-major its sizes and strides must be numbers: see `has_layout`.
+    Where others differ and `val` is not row-major its sizes and strides must be numbers: see `has_layout`.
     """
-    if _same_strides(node.meta["val"], val):
+    given, layout = node.meta["val"], (list(val.shape), list(val.stride()))
+    if _identical_strides(given, val):
         return node
-    if is_row_major(val):
+    alike = _same_strides(given, val)
+    if alike and _are_numbers(val):
+        return _function(graph, torch.ops.aten.as_strided.default, node, *layout)
+    if _identical_strides(val.new_empty(val.shape), val) or (is_row_major(val) and not alike):
         return _function(graph, torch.ops.aten.clone.default, node, memory_format=torch.contiguous_format)
-    empty = _function(
-        graph, torch.ops.aten.new_empty_strided.default, node, list(val.shape), list(val.stride())
-    )
+    if alike:
+        return node
+    empty = _function(graph, torch.ops.aten.new_empty_strided.default, node, *layout)
     return _function(graph, torch.ops.aten.copy.default, empty, node)
 
 
@@ -59,7 +63,7 @@ def has_layout(op: OpView, val: torch.Tensor, layout: Sequence[int]) -> bool:
         # Rows may be normalised in any order, so that of memory serves as well.
         return layout[-1] == val.dim() - 1 and layout == layout_of(val) and is_row_major(val.permute(layout))
     # k elements a row are few beside what was read to find them.
-    return isinstance(op, TopkOp) and all(isinstance(n, int) for n in (*val.shape, *val.stride()))
+    return isinstance(op, TopkOp) and _are_numbers(val)
 
 
 def layout_of(val: torch.Tensor) -> list[int]:
@@ -82,6 +86,16 @@ def _same_strides(x: torch.Tensor, y: torch.Tensor) -> bool:
         statically_known_true(size == 1) or statically_known_true(stride == wanted)
         for size, stride, wanted in zip(y.shape, x.stride(), y.stride(), strict=True)
     )
+
+
+def _identical_strides(x: torch.Tensor, y: torch.Tensor) -> bool:
+    """Whether all strides are provably equal."""
+    return all(map(statically_known_true, map(operator.eq, x.stride(), y.stride())))
+
+
+def _are_numbers(val: torch.Tensor) -> bool:
+    """Whether all sizes and strides are known."""
+    return all(isinstance(n, int) for n in (*val.shape, *val.stride()))
 
 
 def _function(graph: Graph, target: Callable[..., Any], *args: Any, **kwargs: Any) -> Node:

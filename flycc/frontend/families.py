@@ -29,6 +29,8 @@ FAMILIES = {
     "aten.sort.": "topk",
     "aten.max.dim": "topk",
     "aten.min.dim": "topk",
+    "aten.argmax.": "topk",
+    "aten.argmin.": "topk",
     "aten.kthvalue.": "topk",
 }
 

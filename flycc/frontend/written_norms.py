@@ -21,6 +21,7 @@ DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 #: The targets of calls that take a mean, and of those that add.
 MEANS = (torch.mean, "mean")
 ADDITIONS = (operator.add, torch.add, "add")
+SUBTRACTIONS = (operator.sub, operator.isub, torch.sub, "sub", "sub_")
 
 #: What a call computes, by its function or, for a method, its name.
 _KINDS: dict[Any, str] = {
@@ -79,7 +80,7 @@ def _read(mean: Node) -> WrittenNorm:
         root = chain.user()
     x, widening = _unwidened(wide)
     other, other_widening = _unwidened(_scale(chain, root))
-    _require(other is x and _dtype(x) in DTYPES)
+    _require(other is x and _dtype(x) in DTYPES and not _is_centred(x))
     _require(_dtype(squares) == _dtype(chain.value) == torch.float32)
     weight, weight_offset, weight_calls, cast_before_weight = _weigh(chain, x)
     y = chain.value
@@ -124,6 +125,29 @@ class _Chain:
 def _squared(mean: Node) -> tuple[Node, Node]:
     """What `mean` averages over the last dimension, and what that is the square of."""
     _require(_kind(mean) == "mean" and _dtype(mean) is not None)
+    squares = _averaged(mean)
+    kind = _kind(squares)
+    _require(kind in ("pow", "square", "mul"))
+    wide, *rest = squares.args
+    _require(isinstance(wide, Node) and rest == {"pow": [2], "square": [], "mul": [wide]}[kind or ""])
+    return squares, wide  # type: ignore[return-value]
+
+
+def _is_centred(x: Node) -> bool:
+    """Whether `x` is a tensor less its own mean over the last dimension, which makes a layer norm."""
+    if x.target not in (*SUBTRACTIONS, *ADDITIONS) or len(x.args) != 2:
+        return False
+    minuend, mean = x.args
+    if x.kwargs.get("alpha", 1) != (1 if x.target in SUBTRACTIONS else -1) or _kind(mean) != "mean":
+        return False
+    try:
+        return _averaged(mean) is minuend
+    except _NoNorm:
+        return False
+
+
+def _averaged(mean: Node) -> Node:
+    """What `mean` averages over the last dimension, which it keeps."""
 
     def averaged(input: Node, dim: Any = None, keepdim: Any = False, **others: Any) -> Node:
         rank = input.meta["example_value"].dim()
@@ -131,12 +155,7 @@ def _squared(mean: Node) -> tuple[Node, Node]:
         _require(rank > 0 and dims in ([-1], [rank - 1]) and keepdim is True and not others)
         return input
 
-    squares = averaged(*mean.args, **mean.kwargs)
-    kind = _kind(squares)
-    _require(kind in ("pow", "square", "mul"))
-    wide, *rest = squares.args
-    _require(isinstance(wide, Node) and rest == {"pow": [2], "square": [], "mul": [wide]}[kind or ""])
-    return squares, wide  # type: ignore[return-value]
+    return averaged(*mean.args, **mean.kwargs)
 
 
 def _scale(chain: _Chain, root: Node | None) -> Any:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from flycc.contracts import FlyccError, Reason, RmsNormBackwardProblem, RmsNormProblem
+from flycc.contracts.rms_norm import MAX_EPS
 from flycc.kernels import rms_norm as family
 from flycc.runtime import choice, refusals
 from flycc.runtime.device import Device
@@ -28,8 +29,6 @@ LIBRARY.define(
 )
 
 
-#: The largest number that eps, an argument of kernels in float32, can be.
-MAX_EPS = torch.finfo(torch.float32).max
 _NAMES = {torch.bfloat16: "bf16", torch.float16: "f16", torch.float32: "f32"}
 
 

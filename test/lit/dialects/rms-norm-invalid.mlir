@@ -44,7 +44,7 @@ func.func @op(%x: !torch.vtensor<[4,8],bf16>, %w: !torch.vtensor<[8],bf16>, %r: 
 // eps.
 func.func @op(%x: !torch.vtensor<[4,8],bf16>, %w: !torch.vtensor<[8],bf16>) {
   %eps = torch.constant.float -1.000000e+00
-  // expected-error @below {{eps must be finite and not negative, got -1.0}}
+  // expected-error @below {{eps must be finite in f32 and not negative, got -1.0}}
   %0 = "flycc.rms_norm"(%x, %eps, %w) {weight_offset = false, cast_before_weight = false, operandSegmentSizes = array<i32: 1, 1, 1, 0>, resultSegmentSizes = array<i32: 1, 0, 0>} : (!torch.vtensor<[4,8],bf16>, !torch.float, !torch.vtensor<[8],bf16>) -> (!torch.vtensor<[4,8],bf16>)
   return
 }

@@ -97,7 +97,7 @@ func.func @written(%x: !torch.vtensor<[4,8],bf16>, %w: !torch.vtensor<[8],bf16>,
 }
 
 // CHECK-LABEL: func.func @eps_outside
-// CHECK: torch.aten.mean.dim {{.*}}flycc.reason = "a number is added to the root; eps belongs under it", flycc.reason_code = "rms-norm.eps-outside-root"
+// CHECK: torch.aten.mean.dim {{.*}}flycc.reason = "the root is added to, or clamped; eps belongs under it", flycc.reason_code = "rms-norm.eps-outside-root"
 func.func @eps_outside(%h: !torch.vtensor<[4,8],f32>) -> !torch.vtensor<[4,8],f32> {
   %false = torch.constant.bool false
   %true = torch.constant.bool true
@@ -156,4 +156,94 @@ func.func @loss(%h: !torch.vtensor<[4,8],f32>) -> !torch.vtensor<[4,1],f32> {
   %sq = torch.aten.pow.Tensor_Scalar %h, %two : !torch.vtensor<[4,8],f32>, !torch.int -> !torch.vtensor<[4,8],f32>
   %m = torch.aten.mean.dim %sq, %dims, %true, %none : !torch.vtensor<[4,8],f32>, !torch.list<int>, !torch.bool, !torch.none -> !torch.vtensor<[4,1],f32>
   return %m : !torch.vtensor<[4,1],f32>
+}
+
+// The mean drops its dimension, which is put back later.
+// CHECK-LABEL: func.func @unsqueezed
+// CHECK: "flycc.rms_norm"(%arg0, %float{{.*}})
+func.func @unsqueezed(%h: !torch.vtensor<[4,8],f32>) -> !torch.vtensor<[4,8],f32> {
+  %false = torch.constant.bool false
+  %true = torch.constant.bool true
+  %none = torch.constant.none
+  %one = torch.constant.int 1
+  %two = torch.constant.int 2
+  %eight = torch.constant.int 8
+  %f16 = torch.constant.int 5
+  %eps = torch.constant.float 1.000000e-06
+  %last = torch.constant.int -1
+  %dims = torch.prim.ListConstruct %last : (!torch.int) -> !torch.list<int>
+  %sq = torch.aten.pow.Tensor_Scalar %h, %two : !torch.vtensor<[4,8],f32>, !torch.int -> !torch.vtensor<[4,8],f32>
+  %m = torch.aten.mean.dim %sq, %dims, %false, %none : !torch.vtensor<[4,8],f32>, !torch.list<int>, !torch.bool, !torch.none -> !torch.vtensor<[4],f32>
+  %a = torch.aten.add.Scalar %m, %eps, %one : !torch.vtensor<[4],f32>, !torch.float, !torch.int -> !torch.vtensor<[4],f32>
+  %i = torch.aten.rsqrt %a : !torch.vtensor<[4],f32> -> !torch.vtensor<[4],f32>
+  %r = torch.aten.unsqueeze %i, %last : !torch.vtensor<[4],f32>, !torch.int -> !torch.vtensor<[4,1],f32>
+  %n = torch.aten.mul.Tensor %h, %r : !torch.vtensor<[4,8],f32>, !torch.vtensor<[4,1],f32> -> !torch.vtensor<[4,8],f32>
+  return %n : !torch.vtensor<[4,8],f32>
+}
+
+// A sum over the number of its terms is a mean.
+// CHECK-LABEL: func.func @sum_over_n
+// CHECK: "flycc.rms_norm"(%arg0, %float{{.*}})
+func.func @sum_over_n(%h: !torch.vtensor<[4,8],f32>) -> !torch.vtensor<[4,8],f32> {
+  %false = torch.constant.bool false
+  %true = torch.constant.bool true
+  %none = torch.constant.none
+  %one = torch.constant.int 1
+  %two = torch.constant.int 2
+  %eight = torch.constant.int 8
+  %f16 = torch.constant.int 5
+  %eps = torch.constant.float 1.000000e-06
+  %last = torch.constant.int -1
+  %dims = torch.prim.ListConstruct %last : (!torch.int) -> !torch.list<int>
+  %sq = torch.aten.pow.Tensor_Scalar %h, %two : !torch.vtensor<[4,8],f32>, !torch.int -> !torch.vtensor<[4,8],f32>
+  %t = torch.aten.sum.dim_IntList %sq, %dims, %true, %none : !torch.vtensor<[4,8],f32>, !torch.list<int>, !torch.bool, !torch.none -> !torch.vtensor<[4,1],f32>
+  %m = torch.aten.div.Scalar %t, %eight : !torch.vtensor<[4,1],f32>, !torch.int -> !torch.vtensor<[4,1],f32>
+  %a = torch.aten.add.Scalar %m, %eps, %one : !torch.vtensor<[4,1],f32>, !torch.float, !torch.int -> !torch.vtensor<[4,1],f32>
+  %r = torch.aten.rsqrt %a : !torch.vtensor<[4,1],f32> -> !torch.vtensor<[4,1],f32>
+  %n = torch.aten.mul.Tensor %h, %r : !torch.vtensor<[4,8],f32>, !torch.vtensor<[4,1],f32> -> !torch.vtensor<[4,8],f32>
+  return %n : !torch.vtensor<[4,8],f32>
+}
+
+// Statistics in f16 are not the kernel's.
+// CHECK-LABEL: func.func @mean_in_f16
+// CHECK: torch.aten.mean.dim {{.*}}flycc.reason_code = "rms-norm.statistics"
+func.func @mean_in_f16(%h: !torch.vtensor<[4,8],f32>) -> !torch.vtensor<[4,8],f32> {
+  %false = torch.constant.bool false
+  %true = torch.constant.bool true
+  %none = torch.constant.none
+  %one = torch.constant.int 1
+  %two = torch.constant.int 2
+  %eight = torch.constant.int 8
+  %f16 = torch.constant.int 5
+  %eps = torch.constant.float 1.000000e-06
+  %last = torch.constant.int -1
+  %dims = torch.prim.ListConstruct %last : (!torch.int) -> !torch.list<int>
+  %sq = torch.aten.pow.Tensor_Scalar %h, %two : !torch.vtensor<[4,8],f32>, !torch.int -> !torch.vtensor<[4,8],f32>
+  %m = torch.aten.mean.dim %sq, %dims, %true, %f16 : !torch.vtensor<[4,8],f32>, !torch.list<int>, !torch.bool, !torch.int -> !torch.vtensor<[4,1],f16>
+  %a = torch.aten.add.Scalar %m, %eps, %one : !torch.vtensor<[4,1],f16>, !torch.float, !torch.int -> !torch.vtensor<[4,1],f16>
+  %r = torch.aten.rsqrt %a : !torch.vtensor<[4,1],f16> -> !torch.vtensor<[4,1],f16>
+  %n = torch.aten.mul.Tensor %h, %r : !torch.vtensor<[4,8],f32>, !torch.vtensor<[4,1],f16> -> !torch.vtensor<[4,8],f32>
+  return %n : !torch.vtensor<[4,8],f32>
+}
+
+// eps is a bound, not a term.
+// CHECK-LABEL: func.func @clamped
+// CHECK: torch.aten.mean.dim {{.*}}flycc.reason_code = "rms-norm.eps"
+func.func @clamped(%h: !torch.vtensor<[4,8],f32>) -> !torch.vtensor<[4,8],f32> {
+  %false = torch.constant.bool false
+  %true = torch.constant.bool true
+  %none = torch.constant.none
+  %one = torch.constant.int 1
+  %two = torch.constant.int 2
+  %eight = torch.constant.int 8
+  %f16 = torch.constant.int 5
+  %eps = torch.constant.float 1.000000e-06
+  %last = torch.constant.int -1
+  %dims = torch.prim.ListConstruct %last : (!torch.int) -> !torch.list<int>
+  %sq = torch.aten.pow.Tensor_Scalar %h, %two : !torch.vtensor<[4,8],f32>, !torch.int -> !torch.vtensor<[4,8],f32>
+  %m = torch.aten.mean.dim %sq, %dims, %true, %none : !torch.vtensor<[4,8],f32>, !torch.list<int>, !torch.bool, !torch.none -> !torch.vtensor<[4,1],f32>
+  %a = torch.aten.clamp_min %m, %eps : !torch.vtensor<[4,1],f32>, !torch.float -> !torch.vtensor<[4,1],f32>
+  %r = torch.aten.rsqrt %a : !torch.vtensor<[4,1],f32> -> !torch.vtensor<[4,1],f32>
+  %n = torch.aten.mul.Tensor %h, %r : !torch.vtensor<[4,8],f32>, !torch.vtensor<[4,1],f32> -> !torch.vtensor<[4,8],f32>
+  return %n : !torch.vtensor<[4,8],f32>
 }

@@ -47,6 +47,24 @@ func.func @max(%x: !torch.vtensor<[4,16],bf16>) -> !torch.vtensor<[16],si64> {
   return %i : !torch.vtensor<[16],si64>
 }
 
+// CHECK-LABEL: func.func @argmax
+// CHECK: "flycc.topk"{{.*}}dim = 1 : i64, {{.*}}keep_dim = true, largest = true
+func.func @argmax(%x: !torch.vtensor<[4,16],f32>) -> !torch.vtensor<[4,1],si64> {
+  %last = torch.constant.int -1
+  %true = torch.constant.bool true
+  %i = torch.aten.argmax %x, %last, %true : !torch.vtensor<[4,16],f32>, !torch.int, !torch.bool -> !torch.vtensor<[4,1],si64>
+  return %i : !torch.vtensor<[4,1],si64>
+}
+
+// CHECK-LABEL: func.func @argmax_of_all
+// CHECK: torch.aten.argmax {{.*}}flycc.reason_code = "topk.dims"
+func.func @argmax_of_all(%x: !torch.vtensor<[4,16],f32>) -> !torch.vtensor<[],si64> {
+  %none = torch.constant.none
+  %false = torch.constant.bool false
+  %i = torch.aten.argmax %x, %none, %false : !torch.vtensor<[4,16],f32>, !torch.none, !torch.bool -> !torch.vtensor<[],si64>
+  return %i : !torch.vtensor<[],si64>
+}
+
 // CHECK-LABEL: func.func @min
 // CHECK: torch.aten.min.dim {{.*}}flycc.reason = "min.dim: x is bf16: a minimum is NaN if any element is, {{.*}}flycc.reason_code = "topk.nan"
 func.func @min(%x: !torch.vtensor<[4,16],bf16>) -> !torch.vtensor<[16],si64> {

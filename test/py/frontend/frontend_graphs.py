@@ -90,7 +90,8 @@ def reference_rms_norm_backward(
 def reference_topk(x: Tensor, k: int, *, largest: bool = True, sorted: bool = True) -> tuple[Tensor, Tensor]:
     """`flycc::topk` by a stable sort."""
     values, indices = torch.sort(x, dim=-1, descending=largest, stable=True)
-    return values[..., :k].contiguous(), indices[..., :k].contiguous()
+    copies = (result[..., :k].clone(memory_format=torch.contiguous_format) for result in (values, indices))
+    return next(copies), next(copies)
 
 
 REFERENCES: dict[Any, Callable[..., Any]] = {

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from frontend_graphs import distinct, record
+from frontend_graphs import Recorder, distinct, record
 from torch import Tensor
 
 BF16 = torch.bfloat16
@@ -90,12 +90,51 @@ CLOSE: dict[str, Form] = {
         (x(),),
         "bf16 align",
     ),
+    "unsqueezed-mean": (
+        lambda x: x * torch.rsqrt(x.pow(2).mean(-1).unsqueeze(-1) + 1e-6),
+        (x(torch.float32),),
+        "f32 align",
+    ),
+    "unsqueezed-root": (
+        lambda x: x / torch.sqrt(x.pow(2).mean(2) + 1e-6)[..., None],
+        (x(torch.float32),),
+        "f32 align",
+    ),
+    "centred-elsewhere": (
+        lambda x: unit(x - x.mean(0, keepdim=True)),
+        (x(torch.float32),),
+        "f32 align",
+    ),
+    "integer-weight": (
+        lambda x, w: unit(x) * (1.0 + w),
+        (x(torch.float32), torch.arange(8)),
+        "f32 weight f32 align",
+    ),
     "reciprocal": (
         lambda x: x * (1 / (x.pow(2).mean(-1, True) + 1e-6).sqrt()),
         (x(torch.float32),),
         "f32 align",
     ),
 }
+
+
+@pytest.mark.parametrize(
+    "factor", [lambda s: s / 8, lambda s: s / 7, lambda s: s * (1 / 7), lambda s: s * 0.125]
+)
+@pytest.mark.parametrize("columns", [7, 8])
+def test_a_sum_of_squares_over_their_number_is_a_mean(
+    factor: Callable[[Tensor], Tensor], columns: int
+) -> None:
+    def function(x: Tensor) -> Tensor:
+        return x * torch.rsqrt(factor((x * x).sum(-1, keepdim=True)) + 1e-6)
+
+    [report] = record(function, torch.randn(3, columns), exact=False).reports
+    [candidate] = report.nodes
+    if factor(torch.tensor(1.0 * columns)) == 1:
+        assert candidate.kernel == "flycc::rms_norm_fwd"
+    else:
+        assert candidate.reason is not None
+        assert candidate.reason.code == "rms-norm.form"
 
 
 @pytest.mark.parametrize("dynamic", [False, True])
@@ -139,6 +178,80 @@ NEAR_NORMS: dict[str, Form] = {
         (*F32, x(torch.float32)),
         "rms-norm.form",
     ),
+    "centred-by-addition": (
+        lambda x: unit(torch.add(x, x.mean(-1, keepdim=True), alpha=-1)),
+        F32,
+        "rms-norm.mean-subtracted",
+    ),
+    "mean-in-f16": (
+        lambda x: x * torch.rsqrt(x.pow(2).mean(-1, True, dtype=torch.float16) + 1e-6),
+        F32,
+        "rms-norm.statistics",
+    ),
+    "mean-in-f64": (
+        lambda x: x * torch.rsqrt(x.pow(2).mean(-1, True, dtype=torch.float64) + 1e-6),
+        F32,
+        "rms-norm.statistics",
+    ),
+    "mean-cast": (
+        lambda x: x * torch.rsqrt(x.pow(2).mean(-1, True).bfloat16() + 1e-6),
+        F32,
+        "rms-norm.statistics",
+    ),
+    "root-cast": (
+        lambda x: x * torch.rsqrt(x.pow(2).mean(-1, True) + 1e-6).bfloat16(),
+        F32,
+        "rms-norm.statistics",
+    ),
+    "squares-rounded": (
+        lambda x: x * torch.rsqrt(x.pow(2).bfloat16().float().mean(-1, True) + 1e-6),
+        F32,
+        "rms-norm.statistics",
+    ),
+    "dropped-dim": (
+        lambda x: x * torch.rsqrt(x.pow(2).mean(-1) + 1e-6),
+        (torch.randn(8),),
+        "rms-norm.keep-dim",
+    ),
+    "scalar": (
+        lambda x: x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6),
+        (torch.tensor(3.0),),
+        "rms-norm.dims",
+    ),
+    "eps-inf": (lambda x: unit(x, torch.inf), F32, "rms-norm.eps"),
+    "eps-beyond-f32": (lambda x: unit(x, 1e39), F32, "rms-norm.eps"),
+    "whole-eps-inf": (lambda x: F.rms_norm(x, (8,), None, torch.inf), F32, "rms-norm.eps"),
+    "whole-eps-beyond-f32": (lambda x: F.rms_norm(x, (8,), None, 1e39), F32, "rms-norm.eps"),
+    "whole-eps-negative": (
+        lambda x: F.rms_norm(x + 2, (8,), None, -1e-3),
+        (torch.rand(2, 3, 8),),  # the mean of squares stays positive
+        "rms-norm.eps",
+    ),
+    "eps-times-alpha": (
+        lambda x: x * torch.rsqrt(torch.add(x.pow(2).mean(-1, keepdim=True), 1e-6, alpha=3)),
+        F32,
+        "rms-norm.eps",
+    ),
+    "clamped-mean": (
+        lambda x: x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True).clamp_min(1e-6)),
+        F32,
+        "rms-norm.eps",
+    ),
+    "clamped-root": (
+        lambda x: x / x.pow(2).mean(-1, keepdim=True).sqrt().clamp(min=1e-6),
+        F32,
+        "rms-norm.eps-outside-root",
+    ),
+    "vector-norm-eps-outside": (
+        lambda x: x / (x.norm(2, -1, keepdim=True) * 8**-0.5 + 1e-6),
+        F32,
+        "rms-norm.eps-outside-root",
+    ),
+    "vector-norm": (
+        lambda x: x / (torch.linalg.vector_norm(x, dim=-1, keepdim=True) / 8**0.5),
+        F32,
+        "rms-norm.form",
+    ),
     "in-bf16": (lambda x: x * torch.rsqrt(x.pow(2).mean(-1, True) + 1e-6), (x(),), "rms-norm.statistics"),
     "f64": (
         lambda x: x * torch.rsqrt(x.pow(2).mean(-1, True) + 1e-6),
@@ -155,6 +268,35 @@ NEAR_NORMS: dict[str, Form] = {
 def sort_with_places(x: Tensor) -> tuple[Tensor, Tensor]:
     values, places = torch.sort(x, descending=True)
     return values[:, :3] * 2, places[:, :3]
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: F.normalize(x, dim=-1),
+        lambda x: x / (x.norm(2, -1, keepdim=True) + 1e-6),
+        lambda x: x * torch.rsqrt((x * x).sum(-1, keepdim=True) + 1e-6),
+        lambda x: x * x.norm(2, -1, keepdim=True) * 8**-0.5,
+    ],
+)
+def test_other_norms_are_no_candidates(function: Callable[[Tensor], Tensor]) -> None:
+    [report] = record(function, *F32).reports
+    assert report.nodes == []
+
+
+@pytest.mark.parametrize("eps", [-1.0, torch.nan, torch.inf, 1e39])
+@pytest.mark.parametrize("grad", [False, True])
+def test_an_eps_that_no_kernel_takes_leaves_the_rest_of_the_graph_to_kernels(eps: float, grad: bool) -> None:
+    """Where rows become NaN, too."""
+    x = torch.randn(4, 8, requires_grad=grad)
+    a, b = torch.randn(4, 8).bfloat16(), torch.randn(8, 4).bfloat16()
+    recorder = Recorder()
+    y, _ = torch.compile(lambda: (F.rms_norm(x, (8,), None, eps), a @ b), backend=recorder)()
+    families = {candidate.family: candidate for report in recorder.reports for candidate in report.nodes}
+    assert families["rms_norm"].reason is not None
+    assert families["rms_norm"].reason.code == "rms-norm.eps"
+    assert families["gemm"].kernel == "flycc::gemm"
+    assert torch.equal(y.isnan(), F.rms_norm(x, (8,), None, eps).isnan())
 
 
 N = torch.nan
@@ -178,6 +320,20 @@ TOPK: dict[str, Form] = {
     "argsort": (lambda x: x.argsort(-1, descending=True)[:, :2] + 1, (distinct(4, 16),), "k 2 largest"),
     "max": (lambda x: x.max(-1), (torch.tensor([[1.0, 3.0, 3.0], [N, 1.0, N]]),), "topk 2x3 f32 k 1 largest"),
     "max-dim": (lambda x: x.max(0, keepdim=True), (torch.randint(3, (4, 16)).float(),), "topk 16x4 f32 k 1"),
+    "max-of-ones": (lambda x: x.max(0, keepdim=True), (torch.randn(1, 40),), "topk 40x1 f32 k 1"),
+    "middle-one": (lambda x: x.topk(1, dim=1), (distinct(4, 6, 10),), "topk 40x6 f32 k 1"),
+    "column": (lambda x: x.topk(2, dim=0), (distinct(3, 1),), "topk 1x3 f32 k 2"),
+    "argmax": (
+        lambda x: x.argmax(-1),
+        (torch.tensor([[1.0, 3.0, 3.0], [N, 1.0, N], [-1.0, 0.0, -0.0]]),),
+        "topk 3x3 f32 k 1 largest",
+    ),
+    "argmax-dim": (
+        lambda x: x.argmax(0, keepdim=True),
+        (torch.randint(3, (4, 16)).float(),),
+        "topk 16x4 f32 k 1",
+    ),
+    "argmin-i32": (lambda x: x.argmin(-1), (torch.randint(3, (4, 16), dtype=torch.int32),), "k 1 smallest"),
     "min-i32": (lambda x: x.min(-1), (torch.randint(3, (4, 16), dtype=torch.int32),), "k 1 smallest"),
 }
 
@@ -194,11 +350,28 @@ def test_selections_become_calls(name: str, dynamic: bool | None) -> None:
     assert not any("sort" in str(node.target) for node in rebuilt.graph.nodes)
 
 
+@pytest.mark.parametrize("shape", [(5, 40), (1, 40), (3, 1), (4, 6, 10), (4, 1, 10), (1, 6, 1), (1, 1, 1)])
+@pytest.mark.parametrize("dim", [0, -2, -1])
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_results_have_pytorchs_strides(shape: tuple[int, ...], dim: int, dynamic: bool) -> None:
+    """Those of dimensions of size 1 too; the recorder compares them."""
+
+    def function(x: Tensor) -> tuple[Any, ...]:
+        best, whole = x.topk(1, dim), x.mT.topk(x.mT.shape[dim], dim)
+        return *best, *whole, *x.max(dim, keepdim=True), *x.max(dim), x.argmax(dim, keepdim=True)
+
+    torch._dynamo.reset()
+    [report] = record(function, distinct(*shape), dynamic=dynamic).reports
+    assert [candidate.kernel for candidate in report.nodes] == ["flycc::topk"] * 5
+
+
 NEAR_TOPK: dict[str, Form] = {
     "full-sort": (torch.sort, (distinct(4, 16),), "topk.full-sort"),
     "last-places": (lambda x: x.sort()[0][:, 3:], (distinct(4, 16),), "topk.full-sort"),
     "sliced-elsewhere": (lambda x: x.sort()[0][:2], (distinct(4, 16),), "topk.full-sort"),
     "min": (lambda x: x.min(-1), (torch.tensor([[1.0, N, 3.0]]),), "topk.nan"),
+    "argmin": (lambda x: x.argmin(-1), (torch.tensor([[1.0, N, 3.0]]),), "topk.nan"),
+    "argmax-of-all": (lambda x: x.argmax(), (distinct(4, 16),), "topk.dims"),
     "kth-value": (lambda x: torch.kthvalue(x, 2), (distinct(4, 16),), "topk.kth-value"),
     "i64": (lambda x: x.topk(2), (distinct(4, 16, dtype=torch.int64),), "topk.dtype"),
     "scalar": (lambda x: x.topk(1), (torch.tensor(1.0),), "topk.rank"),
