@@ -18,7 +18,7 @@ from flycc import codegen
 from flycc.cli.output import console, table
 from flycc.contracts import FlyccError, GemmProblem
 from flycc.kernels import gemm
-from flycc.tuning.choice import analytic_choice
+from flycc.tuning.choice import analytic_choice, looked_up
 from flycc.tuning.family import FAMILIES
 from flycc.tuning.search import Tuned, tune
 from flycc.tuning.table import read, shipped_path
@@ -62,18 +62,18 @@ def judged(m: int, n: int, k: int) -> dict[str, Any]:
     pruned = _search(problem, prune=True)
     times = {candidate.config: candidate.time.typical for candidate in whole.ranked}
     key = family.key(problem)
-    entry = read(shipped_path("gemm"), family).nearest(key) if key else None
-    closed_form = analytic_choice(problem, family)
+    assert key is not None
+    shipped = read(shipped_path("gemm"), family)
     chosen = {
         "own": family.choose(problem),
-        "closed form": closed_form,
-        "table": entry.config if entry else closed_form,
+        "closed form": analytic_choice(problem, family),
+        "table": looked_up(problem, family, key, (shipped,)),
         "search": pruned.best.config,
     }
     best = whole.fastest
     return {
         "shape": [m, n, k],
-        "in_table": entry is not None,
+        "in_table": shipped.nearest(key) is not None,
         "candidates": whole.space,
         "searched": len(pruned.ranked) + len(pruned.failed),
         "exhaustive_s": whole.seconds,

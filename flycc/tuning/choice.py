@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,7 +20,7 @@ from flycc.runtime import choice
 from flycc.runtime.devices import device_for
 from flycc.runtime.hip import HipDevice
 from flycc.tuning.analytic import estimate_us
-from flycc.tuning.family import FAMILIES, Family, family_of
+from flycc.tuning.family import FAMILIES, Family, Key, family_of
 from flycc.tuning.measure import fastest_on
 from flycc.tuning.search import TIE, Budget, Tuned, ordered, tune
 from flycc.tuning.table import Entry, Table, read, shipped_path, user_path
@@ -30,6 +31,8 @@ Autotune = Literal["table", "model", "measure"]
 
 #: Candidates of a problem that `autotune` models while a model is being compiled: a second or so for each.
 _WHILE_COMPILING = Budget(candidates=12)
+#: [?] An entry of other rows is passed over where the closed form puts it farther behind its own choice.
+_OTHER_ROWS = 1.2
 #: How many of the fastest by the model are measured.
 _MEASURED = 4
 
@@ -54,12 +57,26 @@ def tuned_config(problem: Any) -> Any | None:
     key = family.key(problem) if family is not None and family.config is not None else None
     if family is None or key is None:
         return None
-    near = [table.nearest(key) for table in (_mine(family.name), *_stored(family.name))]
+    return looked_up(problem, family, key, (_mine(family.name), *_stored(family.name)))
+
+
+def looked_up(problem: Any, family: Family, key: Key, tables: Sequence[Table]) -> Any | None:
+    """What `tables` say of `problem`, whose key is `key`; where they say nothing, the closed form for a product."""
+    closed_form = analytic_choice(problem, family) if isinstance(problem, GemmProblem) else None
+    near = [table.nearest(key) for table in tables]
     # Of entries as near, the first table's.
     for entry in sorted(filter(None, near), key=lambda entry: entry.key.apart(key)):
-        if entry.config.is_valid(problem) is None:
+        if entry.config.is_valid(problem) is None and (
+            closed_form is None or entry.key == key or _as_good(problem, entry.config, closed_form)
+        ):
             return entry.config
-    return analytic_choice(problem, family) if isinstance(problem, GemmProblem) else None
+    return closed_form
+
+
+def _as_good(problem: Any, config: Any, other: Any) -> bool:
+    """Whether a configuration that was tuned for other rows is about as good for these: workgroups may have come to be
+    some more than the compute units."""
+    return estimate_us(problem, config) <= estimate_us(problem, other) * _OTHER_ROWS
 
 
 def analytic_choice(problem: Any, family: Family) -> Any | None:

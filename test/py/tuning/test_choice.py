@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -56,7 +57,8 @@ def stored() -> list[Entry]:
     return list(read(user_path("gemm"), GEMM).entries.values())
 
 
-def test_the_users_table_answers_for_like_problems() -> None:
+def test_the_users_table_answers_for_like_problems(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(choice, "_OTHER_ROWS", math.inf)
     keep([entry()], GEMM, user_path("gemm"))
     assert tuned_config(PROBLEM) == OTHER
     assert tuned_config(GemmProblem("f16", 20, 48, 352, trans_b=True, bias=True)) == OTHER
@@ -65,6 +67,15 @@ def test_the_users_table_answers_for_like_problems() -> None:
     keep([entry(gemm.GemmConfig(64, 64, 64, 2, 2), near)], GEMM, user_path("gemm"))
     assert tuned_config(GemmProblem("bf16", 24, 48, 352, trans_b=True)) == gemm.GemmConfig(64, 64, 64, 2, 2)
     assert tuned_config(PROBLEM) == OTHER
+
+
+def test_an_entry_of_other_rows_is_passed_over_where_it_is_slow() -> None:
+    """Tiles of 16 x 16 give each of 4,096 rows' operands to many workgroups; an entry for these very rows counts."""
+    slow = gemm.GemmConfig(16, 16, 64, staged=False)
+    many, more = (GemmProblem("bf16", m, 4096, 352, trans_b=True) for m in (4096, 4097))
+    keep([entry(slow, many)], GEMM, user_path("gemm"))
+    assert tuned_config(many) == slow
+    assert tuned_config(more) == analytic_choice(more, GEMM) != slow
 
 
 def test_without_an_entry_the_closed_form_answers() -> None:

@@ -68,7 +68,9 @@ if __name__ == "__main__":
 
 def test_workers_end_when_their_parent_is_killed(tmp_path: Path) -> None:
     (tmp_path / "parent.py").write_text(_PARENT)
-    parent = subprocess.Popen([sys.executable, str(tmp_path / "parent.py")], stdout=subprocess.PIPE, text=True)
+    parent = subprocess.Popen(
+        [sys.executable, str(tmp_path / "parent.py")], stdout=subprocess.PIPE, text=True
+    )
     assert parent.stdout is not None
     with parent.stdout:
         worker = int(parent.stdout.readline())
