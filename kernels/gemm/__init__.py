@@ -23,13 +23,14 @@ _SOURCES = (
             "operand.py",
             "order.py",
             "pipeline.py",
+            "product.py",
             "program.py",
             "result.py",
             "ring.py",
             "variant.py",
         )
     ),
-    *(_HERE.parent / "common" / name for name in ("buffers.py", "machine.py")),
+    *(_HERE.parent / "common" / name for name in ("arguments.py", "buffers.py", "machine.py")),
 )
 
 

@@ -28,7 +28,7 @@ _SOURCES = (
             "workgroup.py",
         )
     ),
-    *(_HERE.parent / "common" / name for name in ("arguments.py", "buffers.py", "machine.py")),
+    *(_HERE.parent / "common" / name for name in ("arguments.py", "buffers.py", "machine.py", "wave.py")),
 )
 
 

@@ -20,18 +20,12 @@ from flydsl.expr import range_constexpr, rocdl
 from flydsl.expr.typing import T
 
 from flycc.kernels.common.machine import WAVE_SIZE
+from flycc.kernels.common.wave import lower_ones, ones, uniform
 from flycc.kernels.topk.host import Shape, host
 from flycc.kernels.topk.keys import KeyOrder, key_and_place, pair_of
 from flycc.kernels.topk.row import rows_and_results
 from flycc.kernels.topk.variant import SelectVariant
-from flycc.kernels.topk.workgroup import (
-    block_scan,
-    clear_words,
-    load_words,
-    lower_ones,
-    ones,
-    uniform,
-)
+from flycc.kernels.topk.workgroup import block_scan, clear_words, load_words
 
 
 @flyc.jit

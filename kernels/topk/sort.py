@@ -16,11 +16,12 @@ from flydsl.expr import range_constexpr, rocdl
 from flydsl.expr.typing import T
 
 from flycc.kernels.common.machine import WAVE_SIZE
+from flycc.kernels.common.wave import lower_ones, ones, uniform
 from flycc.kernels.topk.host import Shape, host
 from flycc.kernels.topk.keys import KeyOrder
 from flycc.kernels.topk.row import exact_buffer, rows_and_results
 from flycc.kernels.topk.variant import SortVariant
-from flycc.kernels.topk.workgroup import block_scan, lower_ones, ones, uniform
+from flycc.kernels.topk.workgroup import block_scan
 
 _DIGIT_BITS = 8
 _DIGITS = 1 << _DIGIT_BITS

@@ -1,0 +1,213 @@
+"""A tile of a product in FlyDSL, as one workgroup computes it.
+
+The MFMA is fed transposed (its rows run along N, its columns along M), so that a lane's four results are
+neighbours along N, where `out` is contiguous.
+
+What lies outside an operand reads as zero (see `kernels.common.buffers`): rows are checked once, K only in
+the last, partial step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import flydsl.compiler as flyc
+import flydsl.expr as fx
+from flydsl.expr import range_constexpr, rocdl
+from flydsl.expr.typing import T
+
+from flycc.kernels.common.machine import WAVE_SIZE
+from flycc.kernels.gemm.config import FRAGMENT, LDS_PAD, MFMA_K, MFMA_MN, GemmConfig
+from flycc.kernels.gemm.operand import (
+    Fragment,
+    Group,
+    Lane,
+    Operand,
+    direct_groups,
+    direct_width,
+    load,
+    multiply,
+    staging_groups,
+)
+from flycc.kernels.gemm.pipeline import Pipeline, step_through
+from flycc.kernels.gemm.result import Chunk, exchange, result_chunks
+
+
+@dataclass(frozen=True)
+class Place:
+    """A lane's place in its workgroup, and its wave's in the tile: first row and column, and share of K."""
+
+    lane: Lane
+    wave: fx.Int32
+    first_m: fx.Int32
+    first_n: fx.Int32
+    wave_k: fx.Int32
+
+    @classmethod
+    def of(cls, thread: fx.Int32, config: GemmConfig) -> Place:
+        """The place of work-item `thread`."""
+        wave = fx.Int32(rocdl.readfirstlane(T.i32, thread // WAVE_SIZE))
+        return cls(
+            lane=Lane(thread, thread % MFMA_MN, thread % WAVE_SIZE // MFMA_MN),
+            wave=wave,
+            first_m=wave // (config.waves_k * config.waves_n) * (config.tile_m // config.waves_m),
+            first_n=wave // config.waves_k % config.waves_n * (config.tile_n // config.waves_n),
+            wave_k=wave % config.waves_k,
+        )
+
+
+@dataclass(frozen=True)
+class Tile:
+    """An operand's tile in LDS: [2 buffers][rows][row_stride] 16-bit elements."""
+
+    pointer: fx.Pointer
+    rows: int
+    row_stride: int
+
+    def place(self, buffer: fx.Int32, row: fx.Int32, k: fx.Int32) -> fx.Pointer:
+        return self.pointer + ((buffer * self.rows + row) * self.row_stride + k)
+
+
+def write_tile(
+    tile: Tile, buffer: fx.Int32, groups: Sequence[Group], fragments: list[list[Fragment]]
+) -> None:
+    for group, loaded in zip(groups, fragments, strict=True):
+        for i, fragment in enumerate(loaded):
+            fx.ptr_store(fragment.ir_value(), tile.place(buffer, group.row + i, group.k))
+
+
+def read_tile(tile: Tile, buffer: fx.Int32, row: fx.Int32, k: fx.Int32) -> Fragment:
+    kind = fx.Vector.make_type(FRAGMENT, fx.Int16)
+    return fx.Vector(fx.ptr_load(tile.place(buffer, row, k), result_type=kind))
+
+
+def direct_step(
+    element: Any,
+    a: Operand,
+    b: Operand,
+    slices_a: list[list[Group]],
+    slices_b: list[list[Group]],
+    position: fx.Int64,
+    k_left: fx.Int32 | None,
+    acc: list[fx.Vector],
+) -> list[fx.Vector]:
+    """Multiplies `tile_k` elements along K from `position` on, straight from memory."""
+    loaded_a = [load(a, groups, position, k_left) for groups in slices_a]
+    loaded_b = [load(b, groups, position, k_left) for groups in slices_b]
+    rocdl.sched_barrier(0)  # all loads in flight before the first wait
+    for fragments_a, fragments_b in zip(loaded_a, loaded_b, strict=True):
+        acc = multiply(element, _flat(fragments_a), _flat(fragments_b), acc)
+    return acc
+
+
+def staged_step(
+    element: Any,
+    lane: Lane,
+    a: Tile,
+    b: Tile,
+    buffer: fx.Int32,
+    first_m: fx.Int32,
+    first_n: fx.Int32,
+    config: GemmConfig,
+    acc: list[fx.Vector],
+) -> list[fx.Vector]:
+    """Multiplies the tiles that lie in `buffer` of LDS."""
+    blocks_m, blocks_n = blocks(config)
+    for step in range(0, config.tile_k, MFMA_K):
+        k = lane.group * FRAGMENT + step
+        fragments_a = [read_tile(a, buffer, first_m + lane.row + i * MFMA_MN, k) for i in range(blocks_m)]
+        fragments_b = [read_tile(b, buffer, first_n + lane.row + i * MFMA_MN, k) for i in range(blocks_n)]
+        acc = multiply(element, fragments_a, fragments_b, acc)
+    return acc
+
+
+def _flat(groups: list[list[Fragment]]) -> list[Fragment]:
+    return [fragment for group in groups for fragment in group]
+
+
+def allocate(config: GemmConfig) -> fx.Pointer | None:
+    """The LDS that `product` needs, if any: of operands, or of sums over the waves that share K."""
+    if not config.lds_bytes:
+        return None
+    element, size = (fx.Int16, 2) if config.staged else (fx.Float32, 4)
+    return fx.SharedAllocator().allocate(fx.Array[element, config.lds_bytes // size, 16]).peek().ptr
+
+
+def product(
+    element: Any,
+    config: GemmConfig,
+    place: Place,
+    a: Operand,
+    b: Operand,
+    k: fx.Int32,
+    lds: fx.Pointer | None,
+) -> list[Chunk]:
+    """The results of the workgroup's tile that a lane is to store. Before LDS is used again all waves must meet."""
+    acc = sums(element, config, place, a, b, k, lds)
+    blocks_m, blocks_n = blocks(config)
+    width_m = 1 if config.staged else direct_width(a, blocks_m)
+    width_n = 1 if config.staged else direct_width(b, blocks_n)
+    chunks = result_chunks(acc, place.lane, place.first_m, place.first_n, blocks_m, width_m, width_n)
+    if config.waves_k == 1:
+        return chunks
+    assert lds is not None, "waves that share K add up through LDS"
+    return exchange(lds, chunks, config, place.wave_k, place.lane.thread)
+
+
+def blocks(config: GemmConfig) -> tuple[int, int]:
+    """MFMA blocks of a wave along M and N."""
+    return config.tile_m // config.waves_m // MFMA_MN, config.tile_n // config.waves_n // MFMA_MN
+
+
+@flyc.jit
+def sums(element: Any, config: Any, place: Any, a: Any, b: Any, k: Any, lds: Any) -> Any:
+    """The sums that a lane's wave has of the tile, acc[n][m] of its blocks: over its share of K."""
+    lane, first_m, first_n = place.lane, place.first_m, place.first_n
+    blocks_m, blocks_n = blocks(config)
+    acc = [fx.Vector.filled(4, 0.0, fx.Float32) for _ in range_constexpr(blocks_m * blocks_n)]
+    steps = fx.Int32(fx.Uint32(k) // config.step_k)
+    left = k - steps * config.step_k
+    if fx.const_expr(config.ring):
+        pipeline = Pipeline.of(config, a, b, lane, place.wave, (first_m, first_n), lds, k)
+        pipeline.start()
+        fragments = pipeline.fragments(fx.Int32(0), 0)
+        for step in range(fx.Int32(fx.Uint32(k + (config.tile_k - 1)) // config.tile_k)):
+            fragments, acc = step_through(element, pipeline, step, fragments, acc)
+        pipeline.finish()
+    elif fx.const_expr(config.staged):
+        tile_a = Tile(lds, config.tile_m, config.tile_k + LDS_PAD)
+        tile_b = Tile(lds + 2 * tile_a.rows * tile_a.row_stride, config.tile_n, config.tile_k + LDS_PAD)
+        groups_a = staging_groups(a, lane, config.tile_m, config.tile_k, config.threads)
+        groups_b = staging_groups(b, lane, config.tile_n, config.tile_k, config.threads)
+        if steps > 0:
+            loaded_a = load(a, groups_a, fx.Int64(0))
+            loaded_b = load(b, groups_b, fx.Int64(0))
+            for step in range(steps):
+                write_tile(tile_a, step % 2, groups_a, loaded_a)
+                write_tile(tile_b, step % 2, groups_b, loaded_b)
+                fx.gpu.barrier()
+                # The last turn loads its own step again: harmless, and shorter than a branch.
+                following = fx.Int64(fx.min(step + 1, steps - 1)) * config.step_k
+                loaded_a = load(a, groups_a, following)
+                loaded_b = load(b, groups_b, following)
+                rocdl.sched_barrier(0)  # the loads run while this step is multiplied
+                acc = staged_step(element, lane, tile_a, tile_b, step % 2, first_m, first_n, config, acc)
+        if left > 0:
+            position = fx.Int64(steps) * config.step_k
+            write_tile(tile_a, steps % 2, groups_a, load(a, groups_a, position, left))
+            write_tile(tile_b, steps % 2, groups_b, load(b, groups_b, position, left))
+            fx.gpu.barrier()
+            acc = staged_step(element, lane, tile_a, tile_b, steps % 2, first_m, first_n, config, acc)
+    else:
+        first_k = place.wave_k * config.tile_k
+        slices_a = direct_groups(a, lane, first_m, blocks_m, config.tile_k)
+        slices_b = direct_groups(b, lane, first_n, blocks_n, config.tile_k)
+        position = fx.Int64(first_k)
+        for _ in range(steps):
+            acc = direct_step(element, a, b, slices_a, slices_b, position, None, acc)
+            position = position + config.step_k
+        if left > 0:
+            acc = direct_step(element, a, b, slices_a, slices_b, position, left - first_k, acc)
+    return acc
