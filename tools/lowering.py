@@ -10,6 +10,7 @@ from torch_mlir import ir
 from flycc.contracts import (
     FlyccError,
     GemmProblem,
+    GroupedGemmProblem,
     Problem,
     Reason,
     RmsNormBackwardProblem,
@@ -62,11 +63,16 @@ def lower_module(module: ir.Module, stage: str, observe: Observer) -> list[bytes
 
 def _kernels(problem: Problem) -> list[Any] | Reason:
     """The KernelSpec of each launch that serves `problem`, or why none does."""
-    from flycc.kernels import gemm, rms_norm, topk
+    from flycc.kernels import gemm, grouped_gemm, rms_norm, topk
 
     match problem:
-        case GemmProblem() | RmsNormProblem():
-            family: Any = gemm if isinstance(problem, GemmProblem) else rms_norm
+        case GemmProblem() | GroupedGemmProblem() | RmsNormProblem():
+            families: dict[type, Any] = {
+                GemmProblem: gemm,
+                GroupedGemmProblem: grouped_gemm,
+                RmsNormProblem: rms_norm,
+            }
+            family = families[type(problem)]
             config = family.choose(problem)
             return config if isinstance(config, Reason) else [family.kernel(problem, config)]
         case RmsNormBackwardProblem():

@@ -6,16 +6,18 @@ neither may import the other, so they live below both.
 
 from flycc.contracts.errors import FlyccError, flycc_error_in
 from flycc.contracts.gemm import GemmProblem
+from flycc.contracts.grouped_gemm import GroupedGemmProblem
 from flycc.contracts.reason import Reason
 from flycc.contracts.rms_norm import RmsNormBackwardProblem, RmsNormProblem
 from flycc.contracts.topk import TopkProblem
 
 #: What an op of the flycc dialect asks of a kernel.
-Problem = GemmProblem | RmsNormProblem | RmsNormBackwardProblem | TopkProblem
+Problem = GemmProblem | GroupedGemmProblem | RmsNormProblem | RmsNormBackwardProblem | TopkProblem
 
 __all__ = [
     "FlyccError",
     "GemmProblem",
+    "GroupedGemmProblem",
     "Problem",
     "Reason",
     "RmsNormBackwardProblem",

@@ -15,18 +15,20 @@ import torch
 from flycc.contracts import (
     FlyccError,
     GemmProblem,
+    GroupedGemmProblem,
     Reason,
     RmsNormBackwardProblem,
     RmsNormProblem,
     TopkProblem,
 )
-from flycc.runtime import gemm, refusals, rms_norm, topk
+from flycc.runtime import gemm, grouped_gemm, refusals, rms_norm, topk
 from flycc.runtime.device import Device
 from flycc.runtime.devices import device_for
 
 #: Every family by the type of its problems: (prefix of its reasons' codes, what chooses and loads a kernel).
 _FAMILIES: dict[type, tuple[str, Callable[[Any, Device], object]]] = {
     GemmProblem: ("gemm", gemm.prepare),
+    GroupedGemmProblem: ("grouped-gemm", grouped_gemm.prepare),
     RmsNormProblem: ("rms-norm", rms_norm.prepare),
     RmsNormBackwardProblem: ("rms-norm", rms_norm.prepare_backward),
     TopkProblem: ("topk", topk.prepare),

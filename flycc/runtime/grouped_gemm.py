@@ -1,0 +1,195 @@
+"""`torch.ops.flycc.grouped_gemm`: problem -> config -> code object -> launch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from flycc.contracts import FlyccError, GroupedGemmProblem, Reason
+from flycc.contracts.grouped_gemm import Ragged
+from flycc.kernels import grouped_gemm as family
+from flycc.runtime import gemm, refusals
+from flycc.runtime.device import Device
+from flycc.runtime.devices import common_device, device_for
+from flycc.runtime.library import LIBRARY
+from flycc.runtime.loading import Loaded, load
+from flycc.runtime.operands import GemmOperands, Matrix
+
+_DTYPES = {torch.bfloat16: "bf16", torch.float16: "f16"}
+#: PyTorch's rows of the result start at multiples of so many bytes.
+_ROW_BYTES = 16
+
+LIBRARY.define(
+    "grouped_gemm(Tensor a, Tensor b, Tensor? offsets=None, *, bool trans_a=False, bool trans_b=False) -> Tensor"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupedOperands:
+    """The matrices of one launch: each [groups or 1, rows, columns], 1 where groups share out a dimension of it."""
+
+    ragged: Ragged
+    a: Matrix
+    b: Matrix
+    out: Matrix
+    offsets: Tensor
+
+    @classmethod
+    def of(cls, a: Tensor, b: Tensor, offsets: Tensor, out: Tensor) -> GroupedOperands:
+        """Describe logical operands [M, K] or [G, M, K], and [K, N] or [G, K, N], at least one of which has no G.
+
+        Raises `FlyccError` for offsets that the kernel does not take.
+        """
+        if offsets.dtype != torch.int32 or offsets.dim() != 1:
+            raise FlyccError(
+                Reason(
+                    "grouped-gemm.offsets",
+                    f"offsets are {offsets.dtype} of shape {list(offsets.shape)}: the kernel takes int32 [groups]",
+                )
+            )
+        a3, b3, out3 = (x if x.dim() == 3 else x[None] for x in (a, b, out))
+        return cls(
+            "k" if a.dim() == b.dim() else "m" if a.dim() == 2 else "n",
+            Matrix.of(a3),
+            Matrix.of(b3),
+            Matrix(out3, False),
+            offsets.contiguous(),
+        )
+
+    def sizes(self) -> dict[str, int]:
+        """The sizes the kernel takes, by the names of its arguments."""
+        _, m, n = self.out.tensor.shape
+        k = self.a.tensor.shape[1 if self.a.transposed else 2]
+        return {"m": m, "n": n, "k": k, "groups": self.offsets.numel()}
+
+    def strides(self) -> dict[str, int]:
+        """The strides inside a matrix that the kernel takes, in elements, by the names of its arguments."""
+        return {"ld_a": self.a.row_stride, "ld_b": self.b.row_stride, "ld_out": self.out.row_stride}
+
+    def steps(self) -> dict[str, int]:
+        """What leads from one group to the next, in elements, by the names of the kernel's arguments."""
+        # Whether the ragged dimension is that of an operand's rows, as stored; None where it has no such dimension.
+        along_rows = {
+            "a": {"m": not self.a.transposed, "n": None, "k": self.a.transposed},
+            "b": {"m": None, "n": self.b.transposed, "k": not self.b.transposed},
+            "out": {"m": True, "n": False, "k": None},
+        }
+        steps = {}
+        for name, matrix in (("a", self.a), ("b", self.b), ("out", self.out)):
+            rows = along_rows[name][self.ragged]
+            steps[f"group_{name}"] = matrix.batch_stride
+            steps[f"ragged_{name}"] = 0 if rows is None else matrix.row_stride if rows else 1
+        return steps
+
+    def problem(self) -> GroupedGemmProblem:
+        """The concrete problem of this launch. Raises `FlyccError` for dtypes that have no name among problems'."""
+        dtypes = {self.a.tensor.dtype, self.b.tensor.dtype}
+        if len(dtypes) != 1 or not dtypes <= _DTYPES.keys():
+            names = " and ".join(sorted(map(str, dtypes)))
+            raise FlyccError(
+                Reason("grouped-gemm.dtype", f"operands are {names}: both must be bfloat16 or float16")
+            )
+        return GroupedGemmProblem(
+            dtype=_DTYPES[dtypes.pop()],  # type: ignore[arg-type]
+            ragged=self.ragged,
+            **self.sizes(),
+            trans_a=self.a.transposed,
+            trans_b=self.b.transposed,
+            align_a=self.a.align,
+            align_b=self.b.align,
+            align_out=self.out.align,
+        )
+
+
+def prepare(problem: GroupedGemmProblem, device: Device) -> tuple[family.GroupedGemmConfig, Loaded]:
+    """The configuration and the loaded kernel for `problem`; compiled if this is its first use.
+
+    Raises `FlyccError` with the reason where no kernel serves the problem or it cannot be built.
+    """
+    config = family.choose(problem)
+    if isinstance(config, Reason):
+        raise FlyccError(config)
+    return config, load(family.kernel(problem, config), device)
+
+
+def launch(operands: GroupedOperands, device: Device) -> None:
+    """Compute `operands.out`. Raises `FlyccError` before anything ran, or `DeviceError` from the launch."""
+    problem = operands.problem()
+    config, loaded = prepare(problem, device)
+    strides = operands.strides()
+    if reason := config.check_strides(strides):
+        raise FlyccError(reason)
+    geometry = family.launch(problem, config)
+    inputs = [operands.a.tensor, operands.b.tensor, operands.offsets]
+    with device.mapped(inputs, [operands.out.tensor]) as addresses:
+        pointers = dict(zip(("a", "b", "offsets", "out"), addresses, strict=True))
+        numbers = strides | operands.steps() | operands.sizes() | {"workgroups": geometry.grid[0]}
+        device.launch(
+            loaded.handle, geometry.grid, geometry.block, loaded.spec.kernarg.pack(pointers | numbers)
+        )
+
+
+def grouped_gemm(
+    a: Tensor, b: Tensor, offsets: Tensor | None = None, *, trans_a: bool = False, trans_b: bool = False
+) -> Tensor:
+    """`torch._grouped_mm(a, b, offs=offsets)`, accumulated in float32 and rounded once, on a gfx950 kernel.
+
+    Args:
+        a: [M, K] or [G, M, K]; the last two the other way around with `trans_a`. bfloat16 or float16.
+        b: [K, N] or [G, K, N]; the last two the other way around with `trans_b`. The dtype of `a`.
+        offsets: int32 [G], where each group ends, ascending, in the dimension that the groups share out: M where
+            only `b` has groups, N where only `a` has, K where neither has. None where both have.
+
+    Returns [M, N], or [G, M, N] where both or neither operand has groups, of the dtype of `a`, with rows that start at
+    multiples of 16 bytes. As in PyTorch, what belongs to no group is not written.
+    """
+    out = grouped_gemm_fake(a, b, offsets, trans_a=trans_a, trans_b=trans_b)
+    left = a.transpose(-1, -2) if trans_a else a
+    right = b.transpose(-1, -2) if trans_b else b
+    if not out.numel():
+        return out
+    if not left.shape[-1]:
+        return out.zero_()  # an empty sum; there is nothing to launch
+    try:
+        device = device_for(common_device(a=a, b=b, offsets=offsets))
+        if offsets is None:
+            gemm.launch(GemmOperands.of(left, right, None, out), device)
+        else:
+            launch(GroupedOperands.of(left, right, offsets, out), device)
+    except Exception as error:  # a model never breaks because of us: see refusals.refuse
+        refusals.refuse("grouped-gemm", error)
+        return torch._grouped_mm(left, right, offs=offsets)
+    return out
+
+
+def grouped_gemm_fake(
+    a: Tensor, b: Tensor, offsets: Tensor | None = None, *, trans_a: bool = False, trans_b: bool = False
+) -> Tensor:
+    """The uninitialised result of `grouped_gemm`, shapes checked."""
+    m, inner = (a.shape[-1], a.shape[-2]) if trans_a else (a.shape[-2], a.shape[-1])
+    n, k = (b.shape[-2], b.shape[-1]) if trans_b else (b.shape[-1], b.shape[-2])
+    ranks = (a.dim(), b.dim())
+    torch._check(
+        set(ranks) <= {2, 3}, lambda: f"flycc::grouped_gemm: a and b must have 2 or 3 dimensions, got {ranks}"
+    )
+    torch._check(inner == k, lambda: f"flycc::grouped_gemm: a has K = {inner}, b has K = {k}")
+    torch._check(
+        (offsets is None) == (ranks == (3, 3)),
+        lambda: "flycc::grouped_gemm: offsets are needed unless both a and b have three dimensions",
+    )
+    groups = [x.shape[0] for x in (a, b) if x.dim() == 3] + ([] if offsets is None else [offsets.shape[0]])
+    torch._check(
+        all(count == groups[0] for count in groups),
+        lambda: f"flycc::grouped_gemm: groups of a, b and offsets differ: {groups}",
+    )
+    per_row = _ROW_BYTES // a.element_size()
+    stride = (n + per_row - 1) // per_row * per_row
+    if ranks in ((2, 3), (3, 2)):
+        return a.new_empty_strided((m, n), (stride, 1))
+    return a.new_empty_strided((groups[0], m, n), (m * stride, stride, 1))
+
+
+LIBRARY.impl("grouped_gemm", grouped_gemm, "CompositeExplicitAutograd")
+torch.library.register_fake("flycc::grouped_gemm", grouped_gemm_fake, lib=LIBRARY)

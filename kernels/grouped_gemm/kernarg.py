@@ -1,0 +1,31 @@
+"""The arguments of a grouped GEMM kernel."""
+
+from __future__ import annotations
+
+from flycc.kernels.common.spec import KernargLayout
+
+#: Strides count elements. Group g, whose first index of the ragged dimension is s, has its operand at
+#: `g * group_* + s * ragged_*`. `total` is the size of the ragged dimension, as which one of m, n and k, not used
+#: otherwise, is given too. `workgroups` are those of the launch.
+KERNARG = KernargLayout(
+    (
+        ("a", "ptr"),
+        ("b", "ptr"),
+        ("offsets", "ptr"),
+        ("out", "ptr"),
+        ("group_a", "i64"),
+        ("group_b", "i64"),
+        ("group_out", "i64"),
+        ("ragged_a", "i64"),
+        ("ragged_b", "i64"),
+        ("ragged_out", "i64"),
+        ("m", "i32"),
+        ("n", "i32"),
+        ("k", "i32"),
+        ("ld_a", "i32"),
+        ("ld_b", "i32"),
+        ("ld_out", "i32"),
+        ("groups", "i32"),
+        ("workgroups", "i32"),
+    )
+)

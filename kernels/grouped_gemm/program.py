@@ -1,0 +1,118 @@
+"""The grouped GEMM kernel in FlyDSL: workgroups that stay, and take tile after tile of all groups' stream.
+
+Each tile is computed as by the dense kernel (see `kernels.gemm.product`). Nothing of the offsets is known before: the
+host does not read them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import flydsl.compiler as flyc
+import flydsl.expr as fx
+
+from flycc.kernels.common.arguments import numbers
+from flycc.kernels.common.machine import WAVE_SIZE, XCDS
+from flycc.kernels.gemm.operand import Operand
+from flycc.kernels.gemm.product import Place, allocate, product
+from flycc.kernels.gemm.result import Output
+from flycc.kernels.grouped_gemm.kernarg import KERNARG
+from flycc.kernels.grouped_gemm.stream import GroupTile, find, look_at, total_tiles
+from flycc.kernels.grouped_gemm.variant import GroupedGemmVariant
+
+if TYPE_CHECKING:
+    Shape = Any
+else:
+    Shape = numbers(KERNARG)
+
+
+def operands(
+    a: fx.Pointer, b: fx.Pointer, shape: Any, tile: GroupTile, variant: GroupedGemmVariant
+) -> tuple[Operand, Operand]:
+    """A and B of a tile."""
+    m, n, _ = sizes(shape, tile, variant.ragged)
+    group = variant.group
+    row_a = fx.Int64(tile.m0) if group.trans_a else fx.Int64(tile.m0) * fx.Int64(shape.ld_a)
+    row_b = fx.Int64(tile.n0) * fx.Int64(shape.ld_b) if group.trans_b else fx.Int64(tile.n0)
+    place_a = row_a + fx.Int64(tile.number) * shape.group_a + fx.Int64(tile.start) * shape.ragged_a
+    place_b = row_b + fx.Int64(tile.number) * shape.group_b + fx.Int64(tile.start) * shape.ragged_b
+    return (
+        Operand(a + place_a, shape.ld_a, m - tile.m0, not group.trans_a, group.vector_a),
+        Operand(b + place_b, shape.ld_b, n - tile.n0, group.trans_b, group.vector_b),
+    )
+
+
+def output(out: fx.Pointer, shape: Any, tile: GroupTile, variant: GroupedGemmVariant, element: Any) -> Output:
+    """Where a tile's results go."""
+    m, n, _ = sizes(shape, tile, variant.ragged)
+    row = fx.Int64(tile.m0) * fx.Int64(shape.ld_out) + fx.Int64(tile.n0)
+    place = row + fx.Int64(tile.number) * shape.group_out + fx.Int64(tile.start) * shape.ragged_out
+    return Output(
+        pointer=out + place,
+        leading=shape.ld_out,
+        rows_left=m - tile.m0,
+        columns_left=n - tile.n0,
+        vector=variant.group.vector_out,
+        element=element,
+        bias=None,
+        bias_row=fx.Int32(0),
+        bias_column=fx.Int32(0),
+    )
+
+
+def sizes(shape: Any, tile: GroupTile, ragged: str) -> tuple[fx.Int32, fx.Int32, fx.Int32]:
+    """M, N and K of a tile's group."""
+    m, n, k = (tile.size if name == ragged else getattr(shape, name) for name in ("m", "n", "k"))
+    return m, n, k
+
+
+def build(variant: GroupedGemmVariant) -> tuple[Any, tuple[Any, ...]]:
+    """The host function that launches the kernel of `variant`, and placeholder arguments for it."""
+    config = variant.group.config
+    element = fx.BFloat16 if variant.group.dtype == "bf16" else fx.Float16
+
+    @flyc.kernel(name=variant.symbol)
+    def grouped_gemm(
+        a: fx.Pointer, b: fx.Pointer, offsets: fx.Pointer, out: fx.Pointer, shape: Shape
+    ) -> None:
+        thread = fx.thread_idx.x
+        place = Place.of(thread, config)
+        lds = allocate(config)
+        # Neighbours in the stream share operands, so each XCD takes neighbours: they meet in its cache.
+        workgroup = fx.Uint32(fx.block_idx.x)
+        own = fx.Int32(workgroup % XCDS * (fx.Uint32(shape.workgroups) // XCDS) + workgroup // XCDS)
+        for some in range(fx.Int32(fx.Uint32(shape.groups + (WAVE_SIZE - 1)) // WAVE_SIZE)):
+            groups = look_at(
+                offsets, fx.Int32(some) * WAVE_SIZE, thread % WAVE_SIZE, variant.ragged, shape, config
+            )
+            total = total_tiles(groups)
+            for number in range(own, total, shape.workgroups):
+                tile = find(groups, fx.Int32(number), config)
+                operand_a, operand_b = operands(a, b, shape, tile, variant)
+                k = sizes(shape, tile, variant.ragged)[2]
+                chunks = product(element, config, place, operand_a, operand_b, k, lds)
+                output(out, shape, tile, variant, element).store(chunks)
+                if fx.const_expr(lds is not None):
+                    fx.gpu.barrier()  # before the next tile is written to LDS
+            # This workgroup's next tile, counted from the first of the next groups.
+            taken = fx.max(total - own + (shape.workgroups - 1), fx.Int32(0))
+            turns = fx.Int32(fx.Uint32(taken) // fx.Uint32(shape.workgroups))
+            own = own + turns * shape.workgroups - total
+
+    @flyc.jit
+    def launch(
+        a: fx.Pointer,
+        b: fx.Pointer,
+        offsets: fx.Pointer,
+        out: fx.Pointer,
+        shape: Shape,
+        workgroups: fx.Int32,
+        stream: fx.Stream = fx.Stream(None),  # noqa: B008 (FlyDSL's spelling of the default stream)
+    ) -> None:
+        grouped_gemm(a, b, offsets, out, shape).launch(
+            grid=(workgroups, 1, 1), block=(config.threads, 1, 1), stream=stream
+        )
+
+    pointers = [flyc.from_c_void_p(kind, 0) for kind in (element, element, fx.Int32, element)]
+    count = sum(kind != "ptr" for _, kind in KERNARG.fields)
+    return launch, (*pointers, Shape(*[1] * count), fx.Int32(1))

@@ -1,0 +1,92 @@
+"""The tiles of all groups as one stream, group by group, in FlyDSL.
+
+A wave looks at 64 groups at a time, a group a lane: from the offsets it knows how many tiles each has, and a sum over
+the lanes says where in the stream each ends. The group of a tile is the number of groups that end before it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import flydsl.expr as fx
+from flydsl.expr import rocdl
+from flydsl.expr.typing import T
+
+from flycc.kernels.common.buffers import bounded, checked
+from flycc.kernels.common.wave import ones, uniform, wave_scan
+from flycc.kernels.gemm.config import GemmConfig
+
+
+@dataclass(frozen=True)
+class Groups:
+    """A lane's group among 64: its number, its first index and size along the ragged dimension, and the number of
+    tiles along M (`rows`), and of those of this group and the ones of lower lanes (`end`).
+    """
+
+    number: fx.Int32
+    start: fx.Int32
+    size: fx.Int32
+    rows: fx.Int32
+    tiles: fx.Int32
+    end: fx.Int32
+
+
+@dataclass(frozen=True)
+class GroupTile:
+    """A tile, all of it uniform: its group as in `Groups`, and the tile's first row and column in the group."""
+
+    number: fx.Int32
+    start: fx.Int32
+    size: fx.Int32
+    m0: fx.Int32
+    n0: fx.Int32
+
+
+def look_at(
+    offsets: fx.Pointer, first: fx.Int32, lane: fx.Int32, ragged: str, shape: Any, config: GemmConfig
+) -> Groups:
+    """The groups from number `first` on, this lane's being `first + lane`; one that does not exist has no tiles.
+
+    Offsets that do not ascend, or leave the ragged dimension, give wrong groups but never one that leaves it.
+    """
+    number = first + lane
+    exists = number < shape.groups
+    total = getattr(shape, ragged)
+    buffer = bounded(offsets)
+    start = _within(_offset(buffer, number - 1, exists & (number > 0)), total)
+    size = fx.max(_within(_offset(buffer, number, exists), total) - start, fx.Int32(0))
+    rows = _tiles(size if ragged == "m" else shape.m, config.tile_m)
+    tiles = exists.select(rows * _tiles(size if ragged == "n" else shape.n, config.tile_n), fx.Int32(0))
+    return Groups(number, start, size, rows, tiles, wave_scan(tiles, lane))
+
+
+def total_tiles(groups: Groups) -> fx.Int32:
+    """The tiles of these 64 groups."""
+    return _of_lane(groups.end, fx.Int32(63))
+
+
+def find(groups: Groups, tile: fx.Int32, config: GemmConfig) -> GroupTile:
+    """The tile at place `tile` of the stream of these 64 groups. Tiles of a group go down M first."""
+    owner = uniform(ones(rocdl.ballot(T.i64, (groups.end <= tile).ir_value())))
+    rows = _of_lane(groups.rows, owner)
+    inside = tile - (_of_lane(groups.end, owner) - _of_lane(groups.tiles, owner))
+    column = fx.Int32(fx.Uint32(inside) // fx.Uint32(rows))
+    number, start, size = (_of_lane(x, owner) for x in (groups.number, groups.start, groups.size))
+    return GroupTile(number, start, size, (inside - column * rows) * config.tile_m, column * config.tile_n)
+
+
+def _offset(buffer: Any, number: fx.Int32, exists: Any) -> fx.Int32:
+    return fx.Int32(rocdl.raw_ptr_buffer_load(T.i32, buffer, checked(exists, number * 4), fx.Int32(0)))
+
+
+def _within(offset: fx.Int32, total: fx.Int32) -> fx.Int32:
+    return fx.max(fx.min(offset, total), fx.Int32(0))
+
+
+def _tiles(size: fx.Int32, tile: int) -> fx.Int32:
+    return fx.Int32(fx.Uint32(size + (tile - 1)) // tile)
+
+
+def _of_lane(value: fx.Int32, lane: fx.Int32) -> fx.Int32:
+    return fx.Int32(rocdl.readlane(T.i32, value.ir_value(), lane.ir_value()))
