@@ -63,12 +63,7 @@ def compile_aten(
     add_graph(kind, report)
     if report.failure:
         leave_to_pytorch(report.failure, options)
-    refused = [
-        candidate.reason
-        for candidate in report.nodes
-        if candidate.family in frontend.SERVED_FAMILIES and candidate.reason
-    ]
-    if options.strict and refused:
+    if options.strict and (refused := report.refused()):
         raise Refused(refused[0])
     compiled = run_rest(rebuilt, options)
     return strictly(compiled) if options.strict else compiled

@@ -1,13 +1,11 @@
 """FX in, FX out. The only room that knows FX and the torch-mlir importer."""
 
 from flycc.frontend.compile import compile_graph
-from flycc.frontend.families import SERVED_FAMILIES
 from flycc.frontend.inductor import compile_with_inductor
 from flycc.frontend.keep_whole import keep_whole
 from flycc.frontend.report import Candidate, Report
 
 __all__ = [
-    "SERVED_FAMILIES",
     "Candidate",
     "Report",
     "compile_graph",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch.fx import Node
 
-from flycc.contracts import GemmProblem, Problem, Reason, RmsNormBackwardProblem, RmsNormProblem, TopkProblem
+from flycc.contracts import GemmProblem, GroupedGemmProblem, Problem, Reason, RmsNormBackwardProblem, RmsNormProblem, TopkProblem
 from flycc.frontend.nodes import target_name
 
 #: The families of candidates, by prefix of the target's name; the first that fits counts.
@@ -37,6 +37,7 @@ FAMILIES = {
 #: The family that serves a type of problems.
 FAMILY_OF_PROBLEM: dict[type[Problem], str] = {
     GemmProblem: "gemm",
+    GroupedGemmProblem: "grouped_gemm",
     RmsNormProblem: "rms_norm",
     RmsNormBackwardProblem: "rms_norm_backward",
     TopkProblem: "topk",
@@ -44,6 +45,9 @@ FAMILY_OF_PROBLEM: dict[type[Problem], str] = {
 
 #: Every family that has kernels.
 SERVED_FAMILIES = frozenset(FAMILY_OF_PROBLEM.values())
+
+#: Reasons that say of an op that it only looks like one of a family: nothing was refused that a kernel is for.
+NEAR_MISSES = frozenset({"rms-norm.form", "rms-norm.mean-subtracted", "topk.full-sort", "topk.kth-value"})
 
 
 def family_of(node: Node) -> str | None:

@@ -12,7 +12,7 @@ from torch.fx import GraphModule, Node
 from torch.fx.node import map_arg
 
 from flycc.contracts import Reason
-from flycc.frontend.families import family_of, family_of_reason, unserved
+from flycc.frontend.families import NEAR_MISSES, SERVED_FAMILIES, family_of, family_of_reason, unserved
 from flycc.frontend.nodes import target_name, tensor_text
 from flycc.frontend.rebuild import Match
 
@@ -49,6 +49,13 @@ class Report:
     nodes: list[Candidate] = field(default_factory=list)
     others: dict[str, int] = field(default_factory=dict)
     failure: Reason | None = None
+
+    def refused(self) -> list[Reason]:
+        """Why ops that kernels are for stay on PyTorch; what only looks like such an op is not refused."""
+        reasons = [
+            node.reason for node in self.nodes if node.reason is not None and node.family in SERVED_FAMILIES
+        ]
+        return [reason for reason in reasons if reason.code not in NEAR_MISSES]
 
     def to_json(self) -> dict[str, Any]:
         """The same for programs."""
