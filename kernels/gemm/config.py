@@ -28,6 +28,8 @@ SUM_PAD = 4
 MAX_K = 1 << 30
 #: Elements along K of a ring's tile: whole lines of memory, and free of bank conflicts in LDS.
 RING_TILE_K = (64, 128)
+#: Rows of a block of a ring's tile, if the operand is contiguous along rows: a line of memory.
+RING_ROWS = 64
 #: Loads in flight of a wave that s_waitcnt can count.
 MAX_LOADS = 63
 
@@ -43,7 +45,7 @@ class GemmConfig:
     says that both operand tiles go through LDS (double buffered, the next one loaded while this one is
     multiplied); otherwise each wave loads MFMA operands straight from memory, which suits weights that
     are read once. With `stages_m` and `stages_n` the tiles of A and B go to rings of so many in LDS, without
-    registers between; that takes operands contiguous along K and aligned to 16 bytes.
+    registers between; that takes operands aligned to 16 bytes.
     """
 
     tile_m: int
@@ -124,19 +126,25 @@ class GemmConfig:
         )
 
     def _check_ring(self, problem: GemmProblem) -> Reason | None:
-        if problem.layout != "NT":
-            return Reason(
-                "gemm.layout", f"{self}: takes operands contiguous along K (NT), got {problem.layout}"
-            )
-        if min(problem.align_a, problem.align_b) < ACCESS_BYTES:
-            alignments = f"{problem.align_a} and {problem.align_b}"
-            return Reason(
-                "gemm.align", f"{self}: takes rows aligned to {ACCESS_BYTES} bytes, got {alignments}"
-            )
-        if not isinstance(problem.k, int) or problem.k % FRAGMENT:
-            return Reason(
-                "gemm.size", f"{self}: takes a known K that is a multiple of {FRAGMENT}, got {problem.k}"
-            )
+        operands = (
+            ("a", problem.align_a, "m" if problem.trans_a else "k", self.tile_m if problem.trans_a else None),
+            ("b", problem.align_b, "k" if problem.trans_b else "n", None if problem.trans_b else self.tile_n),
+        )
+        for name, align, along, rows in operands:
+            size = getattr(problem, along)
+            if align < ACCESS_BYTES:
+                sentence = f"align_{name} = {align}: configuration {self} takes {ACCESS_BYTES} bytes"
+                return Reason("gemm.align", sentence)
+            if not isinstance(size, int) or size % FRAGMENT:
+                sentence = (
+                    f"{along} = {size}, along which {name} is contiguous: configuration {self} takes known"
+                )
+                return Reason("gemm.size", f"{sentence} multiples of {FRAGMENT}")
+            if rows is not None and rows % RING_ROWS:
+                sentence = (
+                    f"{name} is contiguous along its tile's {rows} rows: configuration {self} takes multiples"
+                )
+                return Reason("gemm.layout", f"{sentence} of {RING_ROWS}")
         return None
 
     def _check_tiling(self) -> Reason | None:

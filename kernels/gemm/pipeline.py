@@ -15,7 +15,7 @@ from flydsl.expr import rocdl
 
 from flycc.kernels.gemm.config import MFMA_K, MFMA_MN, GemmConfig
 from flycc.kernels.gemm.operand import Fragment, Lane, Operand, multiply
-from flycc.kernels.gemm.ring import Load, Ring
+from flycc.kernels.gemm.ring import Load, Ring, RingAlongK, RingAlongRows
 
 
 @dataclass(frozen=True)
@@ -46,8 +46,9 @@ class Pipeline:
     ) -> Pipeline:
         """The rings lie in LDS from `lds` on, `config.lds_bytes` in all."""
         lds_b = lds + config.stages_m * config.tile_m * config.tile_k
-        ring_a = Ring(a, lds, config.tile_m, config.stages_m, config, lane, wave)
-        ring_b = Ring(b, lds_b, config.tile_n, config.stages_n, config, lane, wave)
+        kinds = [RingAlongK if operand.along_k else RingAlongRows for operand in (a, b)]
+        ring_a = kinds[0](a, lds, config.tile_m, config.stages_m, config, lane, wave)
+        ring_b = kinds[1](b, lds_b, config.tile_n, config.stages_n, config, lane, wave)
         blocks = config.tile_m // config.waves_m // MFMA_MN, config.tile_n // config.waves_n // MFMA_MN
         return cls(ring_a, ring_b, first, blocks, k)
 
@@ -110,14 +111,21 @@ def step_through(
 
 
 def _schedule(pipeline: Pipeline, loads: bool) -> None:
-    """Loads to LDS first, if there are any, so that they have a step's time; then reads spread over the MFMAs."""
+    """Reads spread over the MFMAs, and loads, if there are any: B's first, for it is needed sooner.
+
+    A's come late, so that they are not in the way of those of B that other waves issue.
+    """
     blocks_a, blocks_b = pipeline.blocks
+    reads = blocks_a * pipeline.a.reads + blocks_b * pipeline.b.reads
+    products = blocks_a * blocks_b
+    late = pipeline.a.loads if loads else 0
     if loads:
-        rocdl.sched_vmem(pipeline.a.loads + pipeline.b.loads)
-    reads, products = blocks_a + blocks_b, blocks_a * blocks_b
+        rocdl.sched_vmem(pipeline.b.loads)
     for i in range(reads):
         rocdl.sched_dsrd(1)
         rocdl.sched_mfma(products * (i + 1) // reads - products * i // reads)
+        if count := late * (i + 1) // reads - late * i // reads:
+            rocdl.sched_vmem(count)
 
 
 def _start(loads: list[Load]) -> None:

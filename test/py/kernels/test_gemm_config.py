@@ -78,19 +78,27 @@ RING = GemmConfig(64, 64, 64, 2, 2, stages_m=3, stages_n=3)
 @pytest.mark.parametrize(
     ("change", "code", "part"),
     [
-        ({"trans_b": False}, "gemm.layout", "NN"),
-        ({"trans_a": True}, "gemm.layout", "TT"),
-        ({"align_a": 8}, "gemm.align", "8 and 16"),
-        ({"k": 580}, "gemm.size", "multiple of 8, got 580"),
-        ({"k": "s0"}, "gemm.size", "known K"),
+        ({"align_b": 8}, "gemm.align", "align_b = 8"),
+        ({"k": 580}, "gemm.size", "k = 580, along which a is contiguous"),
+        ({"k": "s0"}, "gemm.size", "known multiples of 8"),
+        ({"trans_a": True, "m": 36}, "gemm.size", "m = 36, along which a is contiguous"),
+        ({"trans_b": False, "n": 580}, "gemm.size", "n = 580, along which b is contiguous"),
         ({"m": 2**21, "n": 2**21}, "gemm.size", "32768 x 32768 tiles"),
     ],
 )
 def test_problems_that_rings_do_not_serve(change: dict[str, int], code: str, part: str) -> None:
     assert RING.is_valid(PROBLEM) is None
+    assert RING.is_valid(replace(PROBLEM, k=577, trans_a=True, trans_b=False)) is None
     reason = refusal(replace(PROBLEM, **change), RING)
     assert reason.code == code
     assert part in reason.sentence
+
+
+def test_rings_of_narrow_tiles_take_operands_contiguous_along_k() -> None:
+    narrow = GemmConfig(32, 64, 64, 1, 2, stages_m=3, stages_n=3)
+    assert narrow.is_valid(PROBLEM) is None
+    reason = refusal(replace(PROBLEM, trans_a=True), narrow)
+    assert (reason.code, "tile's 32 rows" in reason.sentence) == ("gemm.layout", True)
 
 
 def test_choice_goes_by_shape() -> None:
