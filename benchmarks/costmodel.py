@@ -1,43 +1,46 @@
 """How far the cost model can be believed: modelled times beside documented and published ones.
 
-Kernel level: every published time beside the peer class's prediction, once with constants fitted to all rows and once
-with its shape left out of the fit. Rankings: pairs of classes of one shape, and of kernels of one operand shape, whose
-published times differ by more than 10%. Loop level: the time of one step along K that public measurements give for
-256x256 assembly kernels. Instruction level: matrix instructions' clocks, which are facts the model starts from. Our own
-kernels were measured by nobody; where a published kernel has their tile and staging, the two stand side by side.
+Kernel level: every published time beside the peer class's prediction, with constants fitted to all rows, with
+its shape left out of the fit, and with its N and K left out of all classes' fits. Rankings: pairs of classes
+of one shape, and of kernels of one, whose published times differ by more than 10%. Loop level: the time of
+one step along K that public measurements give for 256x256 assembly kernels. Instruction level: matrix
+instructions' clocks, which are facts the model starts from. Our own kernels were measured by nobody; where a
+published kernel has their tile and staging, the two stand side by side.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import combinations
+from importlib.util import find_spec
+from itertools import chain, combinations
 from typing import Any
 
 import numpy as np
 
 from flycc import tuning
 from flycc.benchmarks import costmodel_origami
-from flycc.benchmarks.costmodel_data import ProductRow, RowwiseRow, products, rowwise
+from flycc.benchmarks.costmodel_data import ProductRow, RowwiseRow
 from flycc.benchmarks.costmodel_fit import (
-    fit_all,
-    grouped_by_class,
-    product_model,
-    rowwise_model,
-    sequence_model,
+    MANY_ROWS,
+    Classes,
+    LeftOut,
+    fold_across_classes,
+    fold_within_class,
+    left_out,
+    model_of,
+    rows_by_class,
+    with_many_rows,
 )
 from flycc.cli.output import console, table
 from flycc.contracts import GemmProblem
 from flycc.costmodel.mfma import mfma
-from flycc.costmodel.peers.constants import SMALL_M, fitted
-from flycc.costmodel.peers.products import BY_KEY, best_parts_us
-from flycc.costmodel.peers.tiled import BF16, MXFP4, Constants, Format, Tiles, Work, parts_us, total
+from flycc.costmodel.peers.constants import COVERAGE, SMALL_M, fitted
+from flycc.costmodel.peers.tiled import BF16, MXFP4, Constants, Format, Tiles, Work, parts_us
 from flycc.kernels import gemm
 
 #: Published times nearer than this say nothing of an order.
 DIFFERENCE = 0.10
-#: Above this factor an order is easily told.
-NEAR = 2.0
 #: Row-wise operators below this are the host's time.
 SHORT_US = 5.0
 #: [S] Clocks of matrix instructions on one SIMD: name, formats of the operands as the assembler spells them, clk.
@@ -57,37 +60,43 @@ LIKE = ("64x64x64", "128x128x64")
 LIKE_SHAPES = 6
 
 Row = ProductRow | RowwiseRow
-Predicted = list[tuple[Any, float]]
+#: class -> its rows and their predictions.
+Predicted = dict[str, list[LeftOut]]
 
 
 def measure() -> dict[str, Any]:
     """Everything, as plain data."""
-    given, (_, held_out) = fitted_predictions(), fit_all()
+    classes = rows_by_class()
+    many = with_many_rows(classes)
+    given = fitted_predictions(classes)
+    left = left_out(classes, many, fold_within_class(classes))
+    across = left_out(classes, many, fold_across_classes)
     return {
         "modelled": True,
         "instructions": instructions(),
         "loops": loops(),
-        "kernels": kernels(given, held_out),
-        "targets": targets(given, held_out),
-        "rankings": {"given": rankings(given), "left out": rankings(held_out)},
+        "kernels": kernels(given, left, across),
+        "targets": targets(given, left),
+        "coverage": coverage(across),
+        "rankings": {"given": rankings(given), "left out": rankings(left)},
         "ours": ours(given),
-        "origami": costmodel_origami.compare(given),
+        "triton": triton(),
+        "origami": costmodel_origami.compare(
+            [(each.row, each.known) for found in given.values() for each in found]
+        ),
     }
 
 
-def fitted_predictions() -> Predicted:
-    """Every row with its prediction by the shipped constants."""
-    found: Predicted = []
-    classes: dict[str, list[Any]] = {**grouped_by_class(products()), **grouped_by_class(rowwise())}
+def fitted_predictions(classes: Classes | None = None) -> Predicted:
+    """Every row with its predictions by the shipped constants."""
+    classes = rows_by_class() if classes is None else classes
+    fits = {key: dict(fitted(key).constants) for key in classes}
+    found: Predicted = {}
     for key, rows in classes.items():
-        constants = dict(fitted(key).constants)
-        if key not in BY_KEY:
-            model: Callable = rowwise_model(key, rows)
-        elif peer_of := BY_KEY[key].sequence_of:
-            model = sequence_model(BY_KEY[key], rows, dict(fitted(peer_of).constants))
-        else:
-            model = product_model(BY_KEY[key], rows)
-        found += zip(rows, model(constants).tolist(), strict=True)
+        known, chosen = (
+            model_of(key, rows, fits, known_tile=known)(fits[key]).tolist() for known in (True, False)
+        )
+        found[key] = list(map(LeftOut, rows, known, chosen))
     return found
 
 
@@ -122,43 +131,39 @@ def _step_us(key: str, fmt: Format, step_k: int) -> float:
     return (us(256) - us(128)) / 128
 
 
-def kernels(given: Predicted, held_out: Predicted) -> list[dict[str, Any]]:
-    """Mean absolute relative error of each class; `error_unnamed` is where the class chooses the tile, not the name."""
-    left = _by_class(held_out)
+def kernels(given: Predicted, left: Predicted, across: Predicted) -> list[dict[str, Any]]:
+    """Mean absolute and largest relative errors of each class. `error_unnamed` is where the class chooses the tile, not
+    the name; `error_across` where no class was fitted to that pair of N and K."""
     return [
         {
             "class": key,
-            "rows": len(pairs),
-            "error": _error(pairs),
+            "rows": len(found),
+            "constants": len(fitted(key).constants),
+            "error": _error(found),
             "error_left_out": _error(left[key]),
-            "error_unnamed": _error(_choosing(pairs)),
-            "worst": max(abs(p / row.us - 1) for row, p in pairs),
+            "error_across": _error(across[key]),
+            "error_unnamed": float(np.mean([abs(each.chosen / each.row.us - 1) for each in found])),
+            "worst": max(map(_off, found)),
+            "worst_left_out": max(map(_off, left[key])),
         }
-        for key, pairs in _by_class(given).items()
+        for key, found in given.items()
     ]
 
 
-def _choosing(pairs: Predicted) -> Predicted:
-    """The same rows, of those with kernels' names as if these were not known."""
-    rows = [row for row, _ in pairs]
-    if not getattr(rows[0], "kernel", None):
-        return pairs
-    peer = BY_KEY[rows[0].key]
-    parts, _ = best_parts_us(peer, peer.constants, [row.problem for row in rows], peer.tiles)
-    return list(zip(rows, total(parts).tolist(), strict=True))
-
-
-def targets(given: Predicted, held_out: Predicted) -> list[dict[str, Any]]:
+def targets(given: Predicted, left: Predicted) -> list[dict[str, Any]]:
     """Errors over all rows of each target, the mean over rows and the largest of a class."""
 
     def wanted(name: str, keep: Callable[[Row], bool], most: float) -> dict[str, Any]:
-        parts = [[(row, p) for row, p in pairs if keep(row)] for pairs in (given, held_out)]
-        worst = [max(_error(pairs) for pairs in _by_class(part).values()) for part in parts]
-        errors = [_error(part) for part in parts]
+        parts = [
+            [kept for found in by_class.values() if (kept := [each for each in found if keep(each.row)])]
+            for by_class in (given, left)
+        ]
+        worst = [max(map(_error, part)) for part in parts]
+        errors = [_error(list(chain.from_iterable(part))) for part in parts]
         return {
             "target": name,
             "most": most,
-            "rows": len(parts[0]),
+            "rows": sum(map(len, parts[0])),
             "error": errors[0],
             "error_left_out": errors[1],
             "worst_class": worst[0],
@@ -175,35 +180,73 @@ def targets(given: Predicted, held_out: Predicted) -> list[dict[str, Any]]:
     ]
 
 
+def coverage(across: Predicted) -> list[dict[str, Any]]:
+    """Share of published times within intervals around predictions by fits that saw no class's rows of that N and K."""
+
+    def within(each: LeftOut, known_tile: bool) -> bool:
+        predicted = each.known if known_tile else each.chosen
+        half = fitted(each.row.key).spread(each.row.m, known_tile=known_tile)
+        return bool(max(predicted / each.row.us, each.row.us / predicted) - 1 <= half)
+
+    found = []
+    for name, known_tile in (("of its name", True), ("chosen by the class", False)):
+        shares = {
+            key: float(np.mean([within(each, known_tile) for each in rows])) for key, rows in across.items()
+        }
+        counts = {key: len(rows) for key, rows in across.items()}
+        worst = min((share, key) for key, share in shares.items() if counts[key] >= MANY_ROWS)
+        whole = sum(shares[key] * counts[key] for key in shares) / sum(counts.values())
+        found.append(
+            {
+                "tile": name,
+                "rows": sum(counts.values()),
+                "within": whole,
+                "least_class": worst[1],
+                "least_within": worst[0],
+            }
+        )
+    return found
+
+
 def rankings(predicted: Predicted) -> list[dict[str, Any]]:
-    """How many orders of pairs are right: of implementations of one shape, and of kernels on one pair of N and K, where
-    most differ by far because M does; so those pairs again whose times are near each other."""
-    implementations, configurations = defaultdict(list), defaultdict(list)
-    for row, modelled in predicted:
-        family, _, *fmt = row.key.split("/")
-        pair = (row.us, modelled)
+    """How many orders of pairs are right: of implementations of one shape, of kernels of one class on one shape; and of
+    kernels of a class on one pair of N and K where the larger M is the faster. All other such pairs "larger M is
+    slower" gets right, so that they show nothing."""
+    implementations, same_m, by_m = defaultdict(list), defaultdict(list), defaultdict(list)
+    for each in chain.from_iterable(predicted.values()):
+        row, (family, _, *fmt) = each.row, each.row.key.split("/")
         if isinstance(row, ProductRow):
-            implementations[family, *fmt, row.shape].append(pair)
+            implementations[family, *fmt, row.shape].append(each)
             if row.kernel:
-                n, k = row.problem.n, row.problem.k
-                configurations[row.key, n, k].append(pair)
+                same_m[row.key, row.shape].append(each)
+                by_m[row.key, row.problem.n, row.problem.k].append(each)
         else:
-            implementations[family, row.dtype, row.shape].append(pair)
+            implementations[family, row.dtype, row.shape].append(each)
+
+    def faster_though_larger(a: LeftOut, b: LeftOut) -> bool:
+        return (a.row.m - b.row.m) * (a.row.us - b.row.us) < 0
+
     return [
         {"pairs": "implementations of one shape", **_orders(implementations.values())},
-        {"pairs": "kernels of a class, N and K the same", **_orders(configurations.values())},
-        {"pairs": f"of these, within {NEAR:g} x", **_orders(configurations.values(), NEAR)},
+        {"pairs": "kernels of a class, one shape", **_orders(same_m.values())},
+        {
+            "pairs": "kernels of a class, larger M faster",
+            **_orders(by_m.values(), faster_though_larger),
+        },
     ]
 
 
-def _orders(groups: Iterable[Sequence[tuple[float, float]]], most: float = np.inf) -> dict[str, Any]:
-    right = [
-        (a[0] < b[0]) == (a[1] < b[1])
+def _orders(
+    groups: Iterable[Sequence[LeftOut]], wanted: Callable[[LeftOut, LeftOut], bool] = lambda a, b: True
+) -> dict[str, Any]:
+    pairs = [
+        (a, b)
         for group in groups
         for a, b in combinations(group, 2)
-        if 1 + DIFFERENCE < max(a[0] / b[0], b[0] / a[0]) <= most
+        if max(a.row.us / b.row.us, b.row.us / a.row.us) > 1 + DIFFERENCE and wanted(a, b)
     ]
-    return {"count": len(right), "right": float(np.mean(right)) if right else 1.0}
+    right = [(a.row.us < b.row.us) == (a.known < b.known) for a, b in pairs]
+    return {"count": len(right), "right": float(np.mean(right)) if right else None}
 
 
 def ours(given: Predicted) -> list[dict[str, Any]]:
@@ -213,14 +256,12 @@ def ours(given: Predicted) -> list[dict[str, Any]]:
         m, n, k = map(int, spelled.split("x"))
         config = gemm.GemmConfig(m, n, k, waves_m=2, waves_n=2)
         alike = [
-            (row, p, row.kernel.tile[4])
-            for row, p in given
-            if isinstance(row, ProductRow) and row.kernel and row.key == "gemm/aiter-flydsl/bf16"
-            if row.kernel.tile[:4] == (m, n, k, 1)
+            each
+            for each in given["gemm/aiter-flydsl/bf16"]
+            if each.row.kernel and each.row.kernel.tile[:4] == (m, n, k, 1)
         ]
-        for row, peer_us, stages in sorted(alike, key=lambda found: found[0].us)[
-            :: max(1, len(alike) // LIKE_SHAPES)
-        ]:
+        for each in sorted(alike, key=lambda found: found.row.us)[:: max(1, len(alike) // LIKE_SHAPES)]:
+            row = each.row
             problem = GemmProblem("bf16", row.m, row.problem.n, row.problem.k, trans_b=True)
             time = tuning.total(tuning.model(problem, config))
             found.append(
@@ -228,23 +269,29 @@ def ours(given: Predicted) -> list[dict[str, Any]]:
                     "tile": spelled,
                     "shape": [row.m, row.problem.n, row.problem.k],
                     "published_us": row.us,
-                    "published_stages": stages,
-                    "peer_modelled_us": peer_us,
+                    "published_stages": row.kernel.tile[4],
+                    "peer_modelled_us": each.known,
                     "ours_modelled_us": [time.low, time.typical, time.high],
                 }
             )
     return found
 
 
-def _by_class(predicted: Predicted) -> Mapping[str, Predicted]:
-    classes: dict[str, Predicted] = defaultdict(list)
-    for row, modelled in predicted:
-        classes[row.key].append((row, modelled))
-    return classes
+def triton() -> dict[str, Any] | None:
+    """Triton's kernels, compiled here, beside its published times; None where Triton is not installed."""
+    if not find_spec("triton"):
+        return None
+    from flycc.benchmarks import costmodel_triton
+
+    return costmodel_triton.report(costmodel_triton.measure())
 
 
-def _error(pairs: Predicted) -> float:
-    return float(np.mean([abs(modelled / row.us - 1) for row, modelled in pairs]))
+def _off(each: LeftOut) -> float:
+    return float(abs(each.known / each.row.us - 1))
+
+
+def _error(found: Sequence[LeftOut]) -> float:
+    return float(np.mean([*map(_off, found)]))
 
 
 def show(figures: Mapping[str, Any]) -> None:
@@ -262,16 +309,18 @@ def show(figures: Mapping[str, Any]) -> None:
     )
     console.print()
     table(
-        "kernels: mean absolute error of modelled times",
-        ("class", "rows", "given", "left out", "unnamed", "worst"),
+        "kernels: mean absolute error of modelled times, %",
+        ("class", "rows", "const", "given", "left", "across", "unnamed", "worst"),
         [
             (
                 r["class"],
                 r["rows"],
-                f"{r['error']:.1%}",
-                f"{r['error_left_out']:.1%}",
-                f"{r['error_unnamed']:.1%}",
-                f"{r['worst']:.0%}",
+                r["constants"],
+                *(
+                    f"{100 * r[name]:.1f}"
+                    for name in ("error", "error_left_out", "error_across", "error_unnamed")
+                ),
+                f"{100 * r['worst']:.0f} {100 * r['worst_left_out']:.0f}",
             )
             for r in figures["kernels"]
         ],
@@ -294,10 +343,24 @@ def show(figures: Mapping[str, Any]) -> None:
     )
     console.print()
     table(
+        f"intervals: published times within, of {COVERAGE:.0%} stated; left out across",
+        ("tile", "rows", "within", "least, of a class of many rows"),
+        [
+            (
+                r["tile"],
+                r["rows"],
+                f"{r['within']:.0%}",
+                f"{r['least_within']:.0%}, {r['least_class']}",
+            )
+            for r in figures["coverage"]
+        ],
+    )
+    console.print()
+    table(
         f"rankings: pairs whose published times differ by over {DIFFERENCE:.0%}",
         ("pairs of", "count", "right", "left out"),
         [
-            (a["pairs"], a["count"], f"{a['right']:.1%}", f"{b['right']:.1%}")
+            (a["pairs"], a["count"], *("-" if x["right"] is None else f"{x['right']:.0%}" for x in (a, b)))
             for a, b in zip(figures["rankings"]["given"], figures["rankings"]["left out"], strict=True)
         ],
     )
@@ -317,6 +380,11 @@ def show(figures: Mapping[str, Any]) -> None:
         ],
     )
     console.print()
+    if figures["triton"] is None:
+        console.print("Triton's kernels beside its published times: Triton not installed.")
+    else:
+        _show_triton(figures["triton"])
+    console.print()
     if figures["origami"] is None:
         console.print("rocm-origami, AMD's analytical model: not installed.")
     else:
@@ -330,6 +398,25 @@ def show(figures: Mapping[str, Any]) -> None:
         )
         console.print()
     console.print(
-        "All times are modelled but those called published. left out: the fit did not see the shape; "
-        "unnamed: the class chose the tile, not the kernel's name."
+        "All times are modelled but those called published. const: constants fitted. left: the fit saw none of the "
+        "class's rows like it; across: nor of any class's. unnamed: the class chose the tile, not the kernel's name. "
+        "worst: the worst row, given and left out. Where constants are nearly as many as rows, given says little."
     )
+
+
+def _show_triton(figures: Mapping[str, Any]) -> None:
+    table(
+        "Triton's kernels, compiled here, us",
+        ("M,N,K", "published", "modelled", "tile"),
+        [
+            (
+                f"{r['m']},{r['n']},{r['k']}",
+                f"{r['published_us']:.1f}",
+                "{typical:.1f} [{low:.1f}, {high:.1f}]".format(**r["modelled_us"]),
+                r["config"],
+            )
+            for r in figures["rows"]
+        ],
+    )
+    for name, error in figures["mean_absolute_error"].items():
+        console.print(f"mean absolute error of modelled times, {name}: {error:.1%}")

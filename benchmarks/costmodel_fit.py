@@ -3,8 +3,8 @@
 The constants that make the most of a posterior: residuals of the logarithm of time, robust ones (a pseudo-Huber loss,
 so that no single row decides), and a normal prior on the logarithm of each constant around its starting value, so that
 a class with few rows stays with its relative. No constant belongs to a shape. Cross-validation leaves out all rows of
-some pairs of N and K at once, whatever their M; of a class with few rows, whole shapes. Rewrites
-flycc/costmodel/peers/constants.json, the same bytes from the same rows.
+some pairs of N and K at once, whatever their M; of a class with few rows, whole shapes; relatives are fitted without
+them too. Rewrites flycc/costmodel/peers/constants.json, the same bytes from the same rows.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import json
 import zlib
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from importlib.resources import files
 from typing import Any
 
@@ -21,7 +21,7 @@ import numpy as np
 
 from flycc.benchmarks.costmodel_data import ProductRow, RowwiseRow, products, rowwise
 from flycc.costmodel.peers import rms_norm, tiled, topk
-from flycc.costmodel.peers.constants import SMALL_M
+from flycc.costmodel.peers.constants import COVERAGE, SMALL_M
 from flycc.costmodel.peers.products import BY_KEY, PEERS, Peer, best_parts_us, sequence_parts_us
 from flycc.costmodel.peers.tiled import Array, Tiles, Work
 
@@ -31,6 +31,11 @@ SCATTER = 0.08
 #: Standard deviation of the prior on a constant's logarithm: of a class with many rows, and of one with few.
 WIDTH, NARROW, MANY_ROWS = 0.7, 0.25, 50
 WIDTHS = {"launch_us": 0.7, "mfma_efficiency": 0.3}
+#: The same of row-wise operators: little is known beforehand, but of HBM and of what counts overlap.
+BROAD = 1.5
+ROWWISE_WIDTHS = {"bytes_per_us": NARROW, "long_bytes_per_us": NARROW, "loaded": NARROW}
+#: Constants that are facts of an implementation.
+NOT_FITTED = ("cached_elements",)
 #: What the machine cannot exceed.
 LIMITS = {"mfma_efficiency": 1.0, "cu_bytes_per_us": 64 * 2.4e3, "wg_bytes_per_us": 64 * 2.4e3}
 STEPS = 40
@@ -75,10 +80,10 @@ def fit(model: Model, us: Array, start: Mapping[str, float], widths: Mapping[str
     return {**start, **dict(zip(names, np.exp(x).tolist(), strict=True))}
 
 
-def product_model(peer: Peer, rows: Sequence[ProductRow]) -> Model:
-    """Time of every row as a function of the class's constants."""
+def product_model(peer: Peer, rows: Sequence[ProductRow], *, known_tile: bool = True) -> Model:
+    """Time of every row as a function of the class's constants; `known_tile`: of the tile that a row names."""
     problems = [row.problem for row in rows]
-    if rows[0].kernel:
+    if known_tile and rows[0].kernel:
         tiles = Tiles.of([row.kernel.tile for row in rows if row.kernel])
         sizes = (
             np.array([getattr(p, name) for p in problems], np.float64)
@@ -126,78 +131,140 @@ def fold_of(shape: tuple[int, ...]) -> int:
     return zlib.crc32(repr(shape).encode()) % FOLDS
 
 
-def entry(
-    rows: Sequence[Any],
-    build: Callable[[Sequence[Any]], Model],
-    start: Mapping[str, float],
-    widths: Mapping[str, float],
-) -> tuple[dict[str, Any], Array]:
-    """What constants.json holds of a class, and the predictions of its rows when they are left out."""
-    us = np.array([row.us for row in rows])
-    constants = fit(build(rows), us, start, widths)
-    many = len(rows) >= MANY_ROWS
-    folds = np.array([fold_of(row.shape[-2:] if many else row.shape) for row in rows])
-    held_out = np.empty(len(rows))
-    for fold in np.unique(folds):
-        kept = [row for row, f in zip(rows, folds, strict=True) if f != fold]
-        left = [row for row, f in zip(rows, folds, strict=True) if f == fold]
-        others = fit(build(kept), us[folds != fold], start, widths) if kept else dict(start)
-        held_out[folds == fold] = build(left)(others)
-    errors = np.abs(held_out / us - 1)
-    large = np.array([row.m >= SMALL_M for row in rows])
-    both = [float(np.mean(errors[part] if part.any() else errors)) for part in (~large, large)]
-    value = {
-        "constants": {name: float(f"{number:.4g}") for name, number in constants.items()},
-        "rows": len(rows),
-        "error": round(float(np.mean(np.abs(build(rows)(constants) / us - 1))), 4),
-        "held_out_error": [round(error, 4) for error in both],
-    }
-    return value, held_out
+Classes = Mapping[str, Sequence[Any]]
 
 
-def fit_all() -> tuple[dict[str, dict[str, Any]], list[tuple[Any, float]]]:
-    """Every class's entry, relatives first, and every row with its prediction when its shape is left out."""
-    classes = {**grouped_by_class(products()), **grouped_by_class(rowwise())}
-    table: dict[str, dict[str, Any]] = {}
-    held_out: list[tuple[Any, float]] = []
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """A row and its predictions by a fit that did not see its like: of its known tile, and of a chosen one."""
 
-    def add(key: str, build: Callable, start: Mapping[str, float], widths: Mapping[str, float]) -> None:
-        table[key], predictions = entry(classes[key], build, start, widths)
-        held_out.extend(zip(classes[key], predictions.tolist(), strict=True))
+    row: Any
+    known: float
+    chosen: float
 
-    waiting = list(PEERS)
-    while waiting:
-        peer = waiting.pop(0)
+
+def rows_by_class() -> dict[str, list[Any]]:
+    """All published rows."""
+    return {**grouped_by_class(products()), **grouped_by_class(rowwise())}
+
+
+def fold_within_class(classes: Classes) -> Callable[[Any], int]:
+    """Folds by N and K of the classes with many rows, by whole shape of the others."""
+    return lambda row: fold_of(row.shape[-2:] if len(classes[row.key]) >= MANY_ROWS else row.shape)
+
+
+def fold_across_classes(row: Any) -> int:
+    """Folds by N and K (M and N of a norm): all classes' rows of a pair are left out together."""
+    return fold_of(row.shape[-2:])
+
+
+def model_of(
+    key: str, rows: Sequence[Any], fits: Mapping[str, Parameters], *, known_tile: bool = True
+) -> Model:
+    """The model of a class; `fits` has the constants of its relatives."""
+    if key not in BY_KEY:
+        return rowwise_model(key, rows)
+    if peer_of := BY_KEY[key].sequence_of:
+        return sequence_model(BY_KEY[key], rows, fits[peer_of])
+    return product_model(BY_KEY[key], rows, known_tile=known_tile)
+
+
+def fit_classes(classes: Classes, many: frozenset[str]) -> dict[str, Parameters]:
+    """Constants of every class, relatives first. `many` are those whose prior is wide."""
+    fits: dict[str, Parameters] = {}
+
+    def add(key: str, start: Mapping[str, float], widths: Mapping[str, float]) -> None:
+        rows = classes.get(key)
+        us = np.array([row.us for row in rows or ()])
+        fits[key] = fit(model_of(key, rows, fits), us, start, widths) if rows else dict(start)
+
+    for peer in sorted(PEERS, key=_generation):
         relative = peer.like or peer.sequence_of
-        if relative and relative not in table:
-            waiting.append(peer)
-            continue
         if peer.sequence_of:
-            each = table[peer.sequence_of]["constants"]
-            add(
-                peer.key,
-                lambda rows, peer=peer, each=each: sequence_model(peer, rows, each),
-                {"launch_us": 8.0},
-                {"launch_us": WIDTH},
-            )
+            add(peer.key, {"launch_us": 8.0}, {"launch_us": WIDTH})
             continue
-        start = table[relative]["constants"] if relative else asdict(tiled.START)
-        width = WIDTH if len(classes[peer.key]) >= MANY_ROWS else NARROW
-        add(
-            peer.key,
-            lambda rows, peer=peer: product_model(peer, rows),
-            start,
-            {name: WIDTHS.get(name, width) for name in start},
-        )
+        start = fits[relative] if relative else asdict(tiled.START)
+        width = WIDTH if peer.key in many else NARROW
+        add(peer.key, start, {name: WIDTHS.get(name, width) for name in start})
     starts: dict[str, Any] = {
         **{f"rms_norm/{name}": value for name, value in rms_norm.START.items()},
         **{f"topk/{name}": value for name, value in topk.START.items()},
     }
     for key, value in starts.items():
-        start = asdict(value)
-        free = {name: NARROW for name, number in start.items() if number > 0 and name != "cached_elements"}
-        add(key, lambda rows, key=key: rowwise_model(key, rows), start, free)
-    return table, held_out
+        free = [name for name, number in asdict(value).items() if number > 0 and name not in NOT_FITTED]
+        add(key, asdict(value), {name: ROWWISE_WIDTHS.get(name, BROAD) for name in free})
+    return fits
+
+
+def _generation(peer: Peer) -> int:
+    """How many relatives are fitted before it."""
+    relative = peer.like or peer.sequence_of
+    return 1 + _generation(BY_KEY[relative]) if relative else 0
+
+
+def left_out(
+    classes: Classes, many: frozenset[str], fold_of_row: Callable[[Any], int]
+) -> dict[str, list[LeftOut]]:
+    """Every row, by class, with its predictions when its fold is left out of all fits."""
+    found: dict[str, list[LeftOut]] = defaultdict(list)
+    for fold in range(FOLDS):
+        kept = {key: [row for row in rows if fold_of_row(row) != fold] for key, rows in classes.items()}
+        fits = fit_classes(kept, many)
+        for key, rows in classes.items():
+            if rest := [row for row in rows if fold_of_row(row) == fold]:
+                known, chosen = (
+                    model_of(key, rest, fits, known_tile=known)(fits[key]).tolist() for known in (True, False)
+                )
+                found[key] += map(LeftOut, rest, known, chosen)
+    return found
+
+
+def entry(fits: Mapping[str, Parameters], found: Sequence[LeftOut]) -> dict[str, Any]:
+    """What constants.json holds of a class."""
+    rows, key = [each.row for each in found], found[0].row.key
+    us = np.array([row.us for row in rows])
+    large = np.array([row.m >= SMALL_M for row in rows])
+    known, chosen = np.array([(each.known, each.chosen) for each in found]).T
+    errors = np.abs(known / us - 1)
+
+    def spread(predicted: Array) -> list[dict[str, Any]]:
+        ratios = np.maximum(predicted / us, us / predicted) - 1
+        parts = [ratios[part] if part.any() else ratios for part in (~large, large)]
+        return [{"rows": len(part), "ratio": round(_quantile(part), 4)} for part in parts]
+
+    sizes = [(row.m, *(row.shape[-2:] if key in BY_KEY else row.shape[1:])) for row in rows]
+    return {
+        "constants": {name: float(f"{number:.4g}") for name, number in fits[key].items()},
+        "rows": len(rows),
+        "error": round(float(np.mean(np.abs(model_of(key, rows, fits)(fits[key]) / us - 1))), 4),
+        "held_out_error": [
+            round(float(np.mean(errors[part] if part.any() else errors)), 4) for part in (~large, large)
+        ],
+        "spread": {"known tile": spread(known), "chosen tile": spread(chosen)},
+        "ranges": {
+            name: [min(of), max(of)] for name, of in zip("MNK", zip(*sizes, strict=True), strict=False)
+        },
+    }
+
+
+def _quantile(ratios: Array) -> float:
+    """What the next ratio keeps to with probability `COVERAGE`, if it is like these: the conformal quantile."""
+    rank = int(np.ceil((len(ratios) + 1) * COVERAGE))
+    return float(np.sort(ratios)[min(rank, len(ratios)) - 1])
+
+
+def fit_all() -> tuple[dict[str, dict[str, Any]], dict[str, list[LeftOut]]]:
+    """Every class's entry, and every row with its predictions when its shape is left out."""
+    classes = rows_by_class()
+    many = with_many_rows(classes)
+    found = left_out(classes, many, fold_within_class(classes))
+    fits = fit_classes(classes, many)
+    return {key: entry(fits, found[key]) for key in fits}, found
+
+
+def with_many_rows(classes: Classes) -> frozenset[str]:
+    """The classes whose rows say more than a prior."""
+    return frozenset(key for key, rows in classes.items() if len(rows) >= MANY_ROWS)
 
 
 def main() -> None:
@@ -208,7 +275,10 @@ def main() -> None:
         file.write(text)
     for key, value in table.items():
         small, large = value["held_out_error"]
-        print(f"{key:36} {value['rows']:4} rows  {value['error']:6.1%}  left out {small:6.1%} {large:6.1%}")
+        print(
+            f"{key:36} {value['rows']:4} rows  {value['error']:6.1%}  left out {small:6.1%} {large:6.1%}",
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

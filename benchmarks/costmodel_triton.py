@@ -1,6 +1,6 @@
 """Like with like: Triton's matrix products, compiled here, emulated in part, modelled; beside Triton's published times.
 
-    python -m flycc.benchmarks.costmodel_triton --json FILE
+`flycc bench costmodel` prints it where Triton is installed.
 
 The published kernels were tuned over tiles and stages that nobody lists, so the time modelled is that of the best of
 CONFIGS. Nothing in the model was calibrated on these rows, nor on any kernel of Triton's. The shapes' rows beyond M are
@@ -9,11 +9,8 @@ computed too, as a tile of 16 does.
 
 from __future__ import annotations
 
-import argparse
-import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -177,30 +174,13 @@ def measure() -> Iterator[Row]:
         yield Row(m, n, k, row.us, best[0], str(best[1]))
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--json", type=Path, help="where to write the figures as well")
-    options = parser.parse_args()
-    rows = []
-    print(f"{'M, N, K':>18} {'published':>10} {'modelled us':>26} {'ratio':>6}  config")
-    for row in measure():
-        rows.append(row)
-        shape, time = f"{row.m}, {row.n}, {row.k}", row.modelled_us
-        span = f"{time.typical:.1f} [{time.low:.1f}, {time.high:.1f}]"
-        print(f"{shape:>18} {row.published_us:10.1f} {span:>26} {row.ratio:6.2f}  {row.config}", flush=True)
+def report(rows: Iterable[Row]) -> dict[str, Any]:
+    """The rows and their mean absolute errors, as plain data."""
+    found = [{**asdict(row), "ratio": row.ratio} for row in rows]
+    many, few = ([r for r in found if (r["m"] >= 256) == large] for large in (True, False))
     errors = {
-        "M >= 256": [abs(row.ratio - 1) for row in rows if row.m >= 256],
-        "M < 256": [abs(row.ratio - 1) for row in rows if row.m < 256],
+        name: float(np.mean([abs(r["ratio"] - 1) for r in part]))
+        for name, part in (("M >= 256", many), ("M < 256", few))
+        if part
     }
-    figures = {name: sum(each) / len(each) for name, each in errors.items()}
-    for name, error in figures.items():
-        print(f"mean absolute error of modelled times, {name}: {error:.1%} of {len(errors[name])} rows")
-    if options.json:
-        report = {"modelled": True, "rows": [{**asdict(row), "ratio": row.ratio} for row in rows]}
-        options.json.write_text(json.dumps({**report, "mean_absolute_error": figures}, indent=2) + "\n")
-
-
-if __name__ == "__main__":
-    main()
+    return {"modelled": True, "rows": found, "mean_absolute_error": errors}

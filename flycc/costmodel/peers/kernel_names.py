@@ -36,7 +36,8 @@ _SPLIT_LOG2 = ("aiter-asm-mxfp4", "aiter-ck-mxfp4", "aiter-ck-fp8")
 
 
 def named(name: str, split_k: int = 0) -> NamedKernel | str | None:
-    """The kernel of that name; a peer class alone where the name is that of a library; None if unknown.
+    """The kernel of that name; a peer class alone where the name is that of a library; None if unknown or without a
+    tile.
 
     `split_k` is the tuning table's column of that name: K-splits or, for some kernels, their logarithm.
     """
@@ -45,7 +46,9 @@ def named(name: str, split_k: int = 0) -> NamedKernel | str | None:
     for peer, pattern in _PATTERNS.items():
         if found := re.search(pattern, name):
             part = {key: int(value) for key, value in found.groupdict().items()}
-            step_k = part.get("k") or 2 * part.get("bytes", 0) or _STEP_K[peer]
+            step_k = part["k"] if "k" in part else 2 * part["bytes"] if "bytes" in part else _STEP_K[peer]
             split = part.get("split") or (2**split_k if peer in _SPLIT_LOG2 else max(1, split_k))
+            if min(part["m"], part["n"], step_k, split) < 1:
+                return None
             return NamedKernel(peer, (part["m"], part["n"], step_k, split, part.get("stages", DOUBLE_BUFFER)))
     return None

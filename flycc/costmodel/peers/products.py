@@ -250,14 +250,18 @@ def predict(peer: Peer, problem: Product, kernel: NamedKernel | None = None) -> 
         parts = {name: float(values[0]) for name, values in arrays.items()}
         m, n, k, split, _ = rows[int(chosen[0])]
         tile = f"{m}x{n}x{k}" + (f" split-K {split}" if split > 1 else "")
-    total = sum(parts.values())
-    spread = fitted(peer.key).spread(problem.m)
+    total, found = sum(parts.values()), fitted(peer.key)
+    spread = found.spread(problem.m, known_tile=kernel is not None)
+    notes = found.outside({"M": problem.m, "N": problem.n, "K": problem.k})
+    if problem.n < peer.untuned_below_n:
+        notes += (f"no tuned configuration below N {peer.untuned_below_n:,}: its tiles are guessed",)
     return PeerPrediction(
         peer.name,
         peer.source,
         Interval(total / (1 + spread), total, total * (1 + spread)),
         {name: value / total for name, value in parts.items()},
         tile,
+        notes,
     )
 
 

@@ -3,7 +3,8 @@
 A row that fits a compute unit's registers as float32 is read once and written once; a longer one is read a second time.
 Where only one row fits, nothing is read while it is written, and memory is slower.
 Loads are wide where rows start at a multiple of `VECTOR` elements; elsewhere "aten" takes element by element, which is
-then the limit, whatever their size; "flydsl" keeps wide loads.
+then the limit, whatever their size; "flydsl" keeps wide loads. A row is one workgroup's: fewer rows than compute units
+leave the others idle, and those that work have `CU_BYTES_PER_US` each.
 """
 
 from __future__ import annotations
@@ -12,9 +13,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from flycc.costmodel.peers.constants import fitted
+from flycc.costmodel.machine import MI350
+from flycc.costmodel.peers.constants import Fitted, fitted
 from flycc.costmodel.peers.products import PeerPrediction
-from flycc.costmodel.peers.tiled import Array
+from flycc.costmodel.peers.tiled import CU_BYTES_PER_US, HBM_BYTES_PER_US, Array
 from flycc.costmodel.peers.tiled import total as whole
 from flycc.costmodel.prediction import Interval
 
@@ -40,20 +42,33 @@ class Constants:
     row_ns: float
 
 
-#: What is known of both before any fit. [S] ATen's kernel keeps no row; half of a compute unit's registers hold 65,536.
+#: What is known of both before any fit. [S] The shortest kernels take 2 to 3.5 us; ATen's kernel keeps no row; half of
+#: a compute unit's registers hold 65,536. [?] Element by element there are `VECTOR` times as many requests, of which as
+#: many are in flight: that many times the time of wide ones, of 2 bytes.
 START = {
-    "aten": Constants(3.0, 5.3e6, 5.3e6, 32768, 2.2, 2.0),
-    "flydsl": Constants(3.0, 6.2e6, 5.4e6, 65536, 0.0, 0.0),
+    "aten": Constants(
+        launch_us=2.5,
+        bytes_per_us=HBM_BYTES_PER_US,
+        long_bytes_per_us=HBM_BYTES_PER_US,
+        cached_elements=32768,
+        element_ps=VECTOR * 2 * 2 / HBM_BYTES_PER_US * 1e6,
+        row_ns=1.0,
+    ),
+    "flydsl": Constants(2.5, HBM_BYTES_PER_US, HBM_BYTES_PER_US, 65536, 0.0, 0.0),
 }
 
 
 def parts_us(m: Array, n: Array, element_bytes: Array, c: Constants) -> dict[str, Array]:
     """Modelled microseconds of each part."""
     row_bytes = m * n * element_bytes
-    bytes_per_us = np.where(n > OVERLAP_ELEMENTS, c.long_bytes_per_us, c.bytes_per_us)
+    working = np.minimum(m, MI350.cus)
+    bytes_per_us = np.minimum(
+        np.where(n > OVERLAP_ELEMENTS, c.long_bytes_per_us, c.bytes_per_us), working * CU_BYTES_PER_US
+    )
     again = np.where(n > c.cached_elements, row_bytes, 0.0) / bytes_per_us
     stream = 2 * row_bytes / bytes_per_us
-    by_element = np.where(n % VECTOR, m * n * c.element_ps * 1e-6 + m * c.row_ns * 1e-3, 0.0)
+    one_by_one = (m * n * c.element_ps * 1e-6 + m * c.row_ns * 1e-3) * MI350.cus / working
+    by_element = np.where(n % VECTOR, one_by_one, 0.0)
     return {
         "launch": c.launch_us + 0 * stream,
         "memory": stream,
@@ -67,11 +82,15 @@ def predict(peer: str, m: int, n: int, dtype: str) -> PeerPrediction:
     found = fitted(f"rms_norm/{peer}")
     size = np.array([ELEMENT_BYTES[dtype]], np.float64)
     parts = parts_us(np.array([m * 1.0]), np.array([n * 1.0]), size, Constants(**found.constants))
-    return simple_prediction(peer, SOURCE, parts, found.spread(m))
+    return simple_prediction(peer, parts, found, {"M": m, "N": n})
 
 
-def simple_prediction(peer: str, source: str, parts: dict[str, Array], spread: float) -> PeerPrediction:
-    """From parts of one problem."""
+def simple_prediction(
+    peer: str, parts: dict[str, Array], found: Fitted, sizes: dict[str, int]
+) -> PeerPrediction:
+    """From parts of one problem of a class without tiles."""
     total = float(whole(parts)[0])
     shares = {name: float(values[0]) / total for name, values in parts.items()}
-    return PeerPrediction(peer, source, Interval(total / (1 + spread), total, total * (1 + spread)), shares)
+    spread = found.spread(sizes["M"], known_tile=True)
+    time = Interval(total / (1 + spread), total, total * (1 + spread))
+    return PeerPrediction(peer, SOURCE, time, shares, notes=found.outside(sizes))

@@ -29,6 +29,8 @@ Array = NDArray[np.float64]
 
 #: [M] Bytes per microsecond of HBM that tuned kernels of every class reach: 5.8 TB/s.
 HBM_BYTES_PER_US = 5.8e6
+#: [S] Bytes per microsecond of the bus of a compute unit: 64 bytes a clock.
+CU_BYTES_PER_US = 64 * MI350.hypotheses[0].peak_ghz * 1e3
 #: [M] Half of the way from near to far memory, in bytes of both operands, and what near memory leaves of a latency.
 NEAR_BYTES = 1.2e6
 NEAR = 0.05

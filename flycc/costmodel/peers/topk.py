@@ -3,7 +3,7 @@
 `flydsl` has two ways. "register" keeps rows in registers and takes K maxima: memory, then K times a scan. "radix"
 gives a row to a workgroup whose LDS holds the result, so that a compute unit works on fewer rows at once the larger
 K is. ATen takes a radix selection in passes over all rows, longer rows by several workgroups that must agree, and a
-sort.
+sort. All that is fitted is of float32. Fewer workgroups than compute units leave the others idle.
 """
 
 from __future__ import annotations
@@ -16,10 +16,13 @@ import numpy as np
 from flycc.costmodel.machine import MI350
 from flycc.costmodel.peers.constants import fitted
 from flycc.costmodel.peers.products import PeerPrediction
-from flycc.costmodel.peers.rms_norm import SOURCE, simple_prediction
-from flycc.costmodel.peers.tiled import HBM_BYTES_PER_US, Array
+from flycc.costmodel.peers.rms_norm import simple_prediction
+from flycc.costmodel.peers.tiled import CU_BYTES_PER_US, HBM_BYTES_PER_US, Array
 
-ELEMENT_BYTES = 4
+ELEMENT_BYTES = {"f32": 4, "i32": 4, "bf16": 2, "f16": 2}
+#: The type of all rows fitted.
+FITTED_DTYPE = "f32"
+_FITTED_BYTES = ELEMENT_BYTES[FITTED_DTYPE]
 #: [S] K that the register way takes, and the longest row.
 REGISTER_K = (2, 4, 8, 16)
 REGISTER_N = 8192
@@ -61,19 +64,34 @@ class AtenConstants:
     shared_row_ns: float
 
 
+#: What is known before any fit, of the machine and of no time of these kernels. [S] 18 us through an eager op, 2 to
+#: 3.5 us of the shortest kernels. [?] A maximum of the register way is three VALU instructions an element; radix
+#: selection has four passes of 8 bits, each some microseconds of barriers, and a clock of a compute unit an element.
+_SCAN_PS = 3e3 / (MI350.cus * MI350.simds_per_cu * 16 * 2.4)
+_PASSES, _PASS_US = 4, 3.0
+_ELEMENT_NS = _PASSES / 2.4
+_REGISTER = RegisterConstants(floor_us=18.0, launch_us=2.5, scan_ps=_SCAN_PS)
+_RADIX = RadixConstants(launch_us=18.0, row_us=_PASSES * _PASS_US, element_ns=_ELEMENT_NS, loaded=1.0)
 START = {
-    "register": RegisterConstants(18.6, 6.0, 0.07),
-    "register-deterministic": RegisterConstants(26.5, 9.0, 0.07),
-    "radix": RadixConstants(15.0, 28.0, 1.0, 1.1),
-    "radix-deterministic": RadixConstants(17.0, 32.0, 1.15, 1.1),
-    "aten": AtenConstants(25.0, 5.0, 7.0, 5.0, 125.0),
+    "register": _REGISTER,
+    "register-deterministic": _REGISTER,
+    "radix": _RADIX,
+    "radix-deterministic": _RADIX,
+    "aten": AtenConstants(
+        launch_us=18.0,
+        sort_us=2.5,
+        element_ps=1e3 * _ELEMENT_NS / MI350.cus,
+        row_ns=1e3 * _PASSES * _PASS_US / MI350.cus / 8,
+        shared_row_ns=1e3 * _PASSES * _PASS_US / MI350.cus,
+    ),
 }
 
 
 def register_us(m: Array, n: Array, k: Array, c: RegisterConstants) -> dict[str, Array]:
     """Modelled microseconds of each part."""
-    memory = m * n * ELEMENT_BYTES / HBM_BYTES_PER_US
-    scan = m * n * k * c.scan_ps * 1e-6
+    working = np.minimum(m, MI350.cus)
+    memory = m * n * _FITTED_BYTES / np.minimum(HBM_BYTES_PER_US, working * CU_BYTES_PER_US)
+    scan = m * n * k * c.scan_ps * 1e-6 * MI350.cus / working
     device = c.launch_us + memory + scan
     return {
         "launch": c.launch_us + np.maximum(c.floor_us - device, 0.0),
@@ -99,11 +117,12 @@ def aten_us(m: Array, n: Array, k: Array, c: AtenConstants) -> dict[str, Array]:
     bucket = np.select(
         [k <= most for most in SORT_BUCKETS], [float(most) for most in SORT_BUCKETS], SORT_BUCKETS[-1]
     )
+    idle = MI350.cus / np.minimum(m * np.ceil(n / WORKGROUP_ELEMENTS), MI350.cus)
     row_ns = c.row_ns + np.where(n > WORKGROUP_ELEMENTS, c.shared_row_ns, 0.0)
     return {
         "launch": c.launch_us + 0 * n,
-        "memory": m * n * c.element_ps * 1e-6,
-        "selection": m * row_ns * 1e-3,
+        "memory": m * n * c.element_ps * 1e-6 * idle,
+        "selection": m * row_ns * 1e-3 * idle,
         "sort": c.sort_us * np.log2(bucket / 16),
     }
 
@@ -128,5 +147,6 @@ def predict(peer: str, m: int, n: int, k: int) -> PeerPrediction:
     name = "aten" if peer == "aten" else peer.replace("flydsl", way(n, k))
     found = fitted(f"topk/{name}")
     function, kind = WAYS[name]
-    sizes = (np.array([size * 1.0]) for size in (m, n, k))
-    return simple_prediction(peer, SOURCE, function(*sizes, kind(**found.constants)), found.spread(m))
+    sizes = {"M": m, "N": n, "K": k}
+    parts = function(*(np.array([size * 1.0]) for size in sizes.values()), kind(**found.constants))
+    return simple_prediction(peer, parts, found, sizes)
