@@ -82,7 +82,9 @@ class _Product:
             loaded / MI350.l1_bytes_per_clk,
             fetched / MI350.operand_bytes_per_clk,
         )
-        if config.staged:  # the loads of the next step run while this one is multiplied
+        if config.ring:  # all loads run while tiles before are multiplied
+            alone = max(*paces, blocks * _MFMA_CLK / min(MI350.simds_per_cu, config.waves))
+        elif config.staged:  # the loads of the next step run while this one is multiplied
             multiply = blocks * _MFMA_CLK / min(MI350.simds_per_cu, config.waves)
             alone = max(MI350.hbm_clk + paces[3], multiply + lds / 2) + lds / 2 + _TURN_CLK
         else:  # no wave waits for another, but each for its loads

@@ -217,6 +217,19 @@ _DECODE = (
 _SMALL = GemmConfig(64, 64, 64, waves_m=2, waves_n=2)
 _LARGE = GemmConfig(128, 128, 64, waves_m=2, waves_n=2)
 
+#: Rows from which on rings are chosen.
+_MANY_ROWS = 512
+#: LDS holds no more tiles of the largest, and more of the others bring nothing.
+RINGS = (
+    GemmConfig(256, 256, 64, 2, 4, stages_m=3, stages_n=2),
+    GemmConfig(256, 128, 64, 4, 2, stages_m=3, stages_n=3),
+    GemmConfig(128, 256, 64, 2, 4, stages_m=3, stages_n=3),
+    GemmConfig(128, 128, 64, 2, 2, stages_m=4, stages_n=4),
+    GemmConfig(128, 64, 64, 2, 2, stages_m=5, stages_n=5),
+    GemmConfig(64, 128, 64, 2, 2, stages_m=5, stages_n=5),
+    GemmConfig(64, 64, 64, 2, 2, stages_m=5, stages_n=5),
+)
+
 
 def _check_problem(problem: GemmProblem) -> Reason | None:
     if problem.dtype not in DTYPES:
@@ -235,10 +248,20 @@ def candidates(problem: GemmProblem) -> tuple[GemmConfig, ...]:
         exact = [c for c in _DECODE if isinstance(problem.k, int) and problem.k % c.step_k == 0]
         order = (*exact, *(c for c in _DECODE if c not in exact), _SMALL, _LARGE)
     elif rows * columns >= COMPUTE_UNITS * _LARGE.tile_m * _LARGE.tile_n:
-        order = (_LARGE, _SMALL, *_DECODE)
+        order = (*_rings(rows, columns), _LARGE, _SMALL, *_DECODE)
     else:
-        order = (_SMALL, _LARGE, *_DECODE)
+        order = (*_rings(rows, columns), _SMALL, _LARGE, *_DECODE)
     return tuple(config for config in order if config.is_valid(problem) is None)
+
+
+def _rings(rows: int, columns: int) -> tuple[GemmConfig, ...]:
+    """Those that fetch least for the compute unit that fetches most come first: operands come slower than MFMAs go."""
+
+    def fetched(config: GemmConfig) -> int:
+        m, n = config.tiles(rows, columns)
+        return -(-m * n // COMPUTE_UNITS) * (min(config.tile_m, rows) + min(config.tile_n, columns))
+
+    return tuple(sorted(RINGS, key=fetched)) if rows >= _MANY_ROWS else ()
 
 
 def choose(problem: GemmProblem) -> GemmConfig | Reason:

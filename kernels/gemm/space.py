@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from flycc.contracts import GemmProblem
 from flycc.kernels.common.machine import WAVE_SIZE
-from flycc.kernels.gemm.config import FRAGMENT, MFMA_K, MFMA_MN, GemmConfig
+from flycc.kernels.gemm.config import FRAGMENT, MFMA_K, MFMA_MN, RINGS, GemmConfig
 
 #: (tile_m, tile_n, waves_m, waves_n) of workgroups that stage tiles in LDS: each wave has a square, or near it.
 _STAGED = (
@@ -40,6 +40,8 @@ def vgprs(config: GemmConfig) -> int:
     fragment = FRAGMENT // 2
     if not config.staged:
         return sums + blocks * config.tile_k // MFMA_K * fragment + _OTHER_VGPRS
+    if config.ring:  # the operands of two slices along K
+        return sums + 2 * blocks * fragment + _OTHER_VGPRS
     staging = (config.tile_m + config.tile_n) * config.tile_k // 2 // config.threads
     return sums + staging + blocks * fragment + _OTHER_VGPRS
 
@@ -52,6 +54,7 @@ def space(problem: GemmProblem) -> Iterator[GemmConfig]:
 
 
 def _all() -> Iterator[GemmConfig]:
+    yield from RINGS
     for m, n, waves_m, waves_n in _STAGED:
         for k in _STAGED_K:
             yield GemmConfig(m, n, k, waves_m, waves_n)

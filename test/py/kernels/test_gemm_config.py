@@ -116,6 +116,23 @@ def test_choice_goes_by_shape() -> None:
         assert k % chosen(m=1, k=k).step_k == 0  # no partial step
 
 
+def test_many_rows_take_rings_where_operands_allow_it() -> None:
+    large = replace(PROBLEM, m=4096, n=4096)
+    config = gemm.choose(large)
+    assert isinstance(config, GemmConfig)
+    assert (config.ring, config.tile_m, config.tile_n) == (True, 256, 256)
+    # As many workgroups as there are compute units, or fewer, and the largest such tiles.
+    for m, tiles in ((512, {64, 128}), (1024, {128}), (2048, {128, 256})):
+        config = gemm.choose(replace(large, m=m))
+        assert isinstance(config, GemmConfig)
+        assert {config.tile_m, config.tile_n} == tiles
+        assert -(-m // config.tile_m) * -(-4096 // config.tile_n) == 256
+    for change in ({"align_a": 8}, {"k": 577}, {"m": 511}):
+        other = gemm.choose(replace(large, **change))
+        assert isinstance(other, GemmConfig)
+        assert not other.ring
+
+
 def test_all_candidates_are_valid_and_distinct() -> None:
     for m in (1, 40, 4096):
         found = gemm.candidates(replace(PROBLEM, m=m))
