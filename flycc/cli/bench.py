@@ -36,10 +36,10 @@ def run(args: argparse.Namespace) -> int:
     """Measure, then report."""
     module = importlib.import_module(f"flycc.benchmarks.{BENCHMARKS[args.name][0]}")
     figures = module.measure()
-    if args.json != "-":
-        module.show(figures)
     if args.json:
         write_json(args.json, {"benchmark": args.name, "machine": machine(), **figures})
+    if args.json != "-":
+        module.show(figures)
     return 0
 
 

@@ -15,8 +15,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rich.markup import escape
-
 from flycc.cli.output import console, table, write_json
 from flycc.contracts import FlyccError, Reason
 
@@ -236,7 +234,8 @@ def logit_error(ours: Generation, reference: Generation) -> float:
 
 def show(result: dict[str, Any], record: Any) -> None:
     """The report a person reads."""
-    console.print(f"\n[bold]{result['prompt']}[/bold]\n{result['text']}\n")
+    console.print(f"\n{result['prompt']}", style="bold")
+    console.print(f"{result['text']}\n")
     rows = [
         (name, counts["kernel"], counts["fallback"], "; ".join(counts["reasons"]))
         for name, counts in result["ops"].items()
@@ -253,7 +252,7 @@ def show(result: dict[str, Any], record: Any) -> None:
     sampling = result["sampling"]
     alike = sampling["candidates_equal"] and sampling["token_equal"]
     console.print(
-        f"sampled      {escape(repr(sampling['text']))} of the {CANDIDATES} likeliest first tokens, "
+        f"sampled      {sampling['text']!r} of the {CANDIDATES} likeliest first tokens, "
         f"{'as eager PyTorch does' if alike else 'NOT as eager PyTorch does'}"
     )
     to_exact = result["max_rel_logit_error_to_float32"]

@@ -36,11 +36,11 @@ def run(args: argparse.Namespace) -> int:
     module = read_module(args.file)
     names = [pick_kernel(module, args.file, args.kernel).name] if args.kernel else sorted(module.kernels)
     kernels = [module.kernels[name] for name in names]
+    if args.json:
+        write_json(args.json, {"file": args.file, "kernels": [to_json(kernel) for kernel in kernels]})
     if args.json != "-":
         for kernel in kernels:
             print("\n".join([*summary(kernel), *text(kernel)]), end="\n\n")
-    if args.json:
-        write_json(args.json, {"file": args.file, "kernels": [to_json(kernel) for kernel in kernels]})
     return 0
 
 

@@ -38,10 +38,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print the findings; status 1 if flycc cannot work here."""
     findings = examine()
-    if args.json != "-":
-        show(findings)
     if args.json:
         write_json(args.json, findings)
+    if args.json != "-":
+        show(findings)
     return 0 if findings["ok"] else 1
 
 
@@ -130,7 +130,7 @@ def show(findings: dict[str, Any]) -> None:
     console.print(f"HIP      {hip['problem'] or hip['library'] + ': ' + targets}")
     console.print(f"cache    {findings['cache']}")
     if findings["cache_problem"]:
-        console.print(f"[bold]problem[/bold]  {findings['cache_problem']}; nothing is kept between processes")
+        console.print(f"problem  {findings['cache_problem']}; nothing is kept between processes")
     for item in findings["missing"]:
-        console.print(f"[bold]missing[/bold]  {item}")
+        console.print(f"missing  {item}")
     console.print("\nflycc can work here." if findings["ok"] else "\nflycc cannot work here.")

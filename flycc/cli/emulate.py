@@ -107,12 +107,12 @@ def run(args: argparse.Namespace) -> int:
             recorder.trace().save(args.trace)
     except OSError as error:
         raise FlyccError(Reason("emulate.save", f"{error.filename}: {error.strerror}")) from error
+    if args.json:
+        write_json(args.json, to_json(kernel.name, stats))
     if args.json != "-":
         show(kernel.name, stats)
         if args.sanitize:
             show_findings(stats)
-    if args.json:
-        write_json(args.json, to_json(kernel.name, stats))
     return 1 if stats.findings else 0
 
 

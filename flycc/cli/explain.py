@@ -6,12 +6,13 @@ import argparse
 import importlib
 import importlib.util
 import sys
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from flycc.cli.output import console, table, write_json
-from flycc.contracts import FlyccError, Reason
+from flycc.contracts import FlyccError, Reason, flycc_error_in
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -32,25 +33,62 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Compile the subject once and print what became of every candidate op."""
-    import flycc
-
     fn, inputs = example(args.subject)
-    record = flycc.explain(fn, *inputs, options={"fallback": args.fallback, "strict": args.strict})
-    if args.json != "-":
-        show(record)
+    record = explained(args.subject, fn, inputs, fallback=args.fallback, strict=args.strict)
     if args.json:
         write_json(args.json, record.to_json())
+    if args.json != "-":
+        show(record)
     return 0
 
 
 def example(subject: str) -> tuple[Callable[..., Any], tuple[Any, ...]]:
     """The model and the inputs that the subject returns."""
-    returned = load(subject)()
+    function = load(subject)
+    try:
+        returned = function()
+    except Exception as error:
+        raise raised(subject, error) from error
     match returned:
         case (fn, tuple(inputs)) if callable(fn):
             return fn, inputs
     sentence = f"{subject} must return (model, tuple of inputs), got {type(returned).__name__}"
     raise FlyccError(Reason("explain.subject", sentence))
+
+
+def explained(subject: str, fn: Callable[..., Any], inputs: tuple[Any, ...], **options: Any) -> Any:
+    """What `flycc.explain` records of the subject; `FlyccError` where the subject's own code fails."""
+    from torch._dynamo.exc import TorchRuntimeError
+
+    import flycc
+
+    try:
+        return flycc.explain(fn, *inputs, options=options)
+    except Exception as error:
+        frames = traceback.extract_tb(error.__traceback__)
+        own = isinstance(error, TorchRuntimeError) or Path(frames[-1].filename).resolve() == _file(subject)
+        if own and flycc_error_in(error) is None:
+            raise raised(subject, error) from error
+        raise
+
+
+def raised(subject: str, error: Exception) -> FlyccError:
+    """What the subject's own code raised, in one line: where in its file, and what."""
+    frames = [*traceback.extract_tb(error.__traceback__), *getattr(error, "real_stack", ())]
+    lines = [f.lineno for f in frames if Path(f.filename).resolve() == _file(subject)]
+    where = f" at line {lines[-1]}" if lines else ""
+    # Dynamo tells much around what PyTorch raised.
+    cause = error.__cause__ if hasattr(error, "real_stack") and error.__cause__ else error
+    first = (str(cause).strip() or "no message").splitlines()[0]
+    sentence = f"{subject} raised {type(cause).__name__}{where}: {first}"
+    return FlyccError(Reason("explain.subject", sentence))
+
+
+def _file(subject: str) -> Path:
+    place = subject.rpartition(":")[0]
+    return Path(
+        place if place.endswith(".py") else getattr(sys.modules.get(place), "__file__", place)
+    ).resolve()
 
 
 def load(subject: str) -> Callable[[], tuple[Any, tuple[Any, ...]]]:
@@ -69,7 +107,10 @@ def load(subject: str) -> Callable[[], tuple[Any, tuple[Any, ...]]]:
         assert spec.loader is not None
         module = importlib.util.module_from_spec(spec)
         sys.modules[spec.name] = module
-        spec.loader.exec_module(module)
+        try:
+            spec.loader.exec_module(module)
+        except Exception as error:
+            raise raised(subject, error) from error
     else:
         try:
             module = importlib.import_module(place)

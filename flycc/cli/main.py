@@ -1,13 +1,20 @@
-"""The `flycc` command: one subcommand a file."""
+"""The `flycc` command: one subcommand a file.
+
+Exit status: 0, or 1 with one line where something is wrong with what was asked (and where `emulate` has findings), or 2
+from argparse for options that are unknown or missing. Files are written before anything is printed, so that a reader
+that ends early, as `head` does, loses none.
+"""
 
 from __future__ import annotations
 
 import argparse
 import importlib
 import os
+import re
 import sys
+from collections.abc import Sequence
 
-from flycc.cli.output import check_json
+from flycc.cli.output import check_writable, printable
 from flycc.contracts import flycc_error_in
 
 #: name -> what `flycc --help` says of it. The module of the same name holds `configure(parser)` and `run(args)`,
@@ -33,13 +40,13 @@ def main(argv: list[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for name, summary in COMMANDS.items():
         commands.add_parser(name, help=summary, add_help=False)
-    args, rest = parser.parse_known_args(argv)
+    args, rest = parser.parse_known_args(_joined(sys.argv[1:] if argv is None else argv))
     command = importlib.import_module(f"flycc.cli.{args.command}")
     subparser = argparse.ArgumentParser(prog=f"flycc {args.command}", description=COMMANDS[args.command])
     command.configure(subparser)
     try:
         arguments = subparser.parse_args(rest)
-        check_json(getattr(arguments, "json", None))
+        check_writable("--json", getattr(arguments, "json", None))
         status = command.run(arguments)
         sys.stdout.flush()
         return status
@@ -52,8 +59,19 @@ def main(argv: list[str] | None = None) -> int:
         known = flycc_error_in(error)
         if known is None:
             raise
-        print(f"flycc {args.command}: {known.reason}", file=sys.stderr)
+        print(printable(f"flycc {args.command}: {known.reason}"), file=sys.stderr)
         return 1
+
+
+def _joined(argv: Sequence[str]) -> list[str]:
+    """With negative sizes as part of their option: argparse would take `--shape -1,2` for two options."""
+    found: list[str] = []
+    for argument in argv:
+        if found and re.fullmatch(r"--[a-z-]+", found[-1]) and re.match(r"-\d", argument):
+            found[-1] += f"={argument}"
+        else:
+            found.append(argument)
+    return found
 
 
 if __name__ == "__main__":

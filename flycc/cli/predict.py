@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from flycc.cli.output import console, table, write_json
 from flycc.contracts import FlyccError, GemmProblem, Reason, RmsNormProblem, TopkProblem
-from flycc.costmodel import Interval
+from flycc.costmodel import MI350, Interval
 from flycc.costmodel.peers import PEERS, NamedKernel, Peer, Product, named, predict
 from flycc.costmodel.peers import rms_norm as norm_peers
 from flycc.costmodel.peers import topk as topk_peers
@@ -37,6 +38,12 @@ ALIASES = {
 OURS = "flycc"
 #: Classes of the families that have no tiles, in the order shown.
 ROWWISE = {"rms_norm": ("aten", "flydsl"), "topk": ("aten", "flydsl", "flydsl-deterministic")}
+#: Largest size and most K-splits that are asked for.
+MOST, MOST_SPLITS = 2**31 - 1, 64
+#: Types whose peers were fitted to another.
+FITTED_TO = {"f16": "bf16"}
+#: Marks a class that has notes.
+MARK = "*"
 #: Parts of the time that a row of the table names at most, and the least that one has of it.
 SHOWN_PARTS = 3
 LEAST_SHARE = 0.01
@@ -53,7 +60,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--format", choices=FORMATS, help="of the operands of a scaled_gemm")
     parser.add_argument(
-        "--layout", choices=LAYOUTS, default="NT", help="of a gemm's operands, for our own kernel"
+        "--layout",
+        choices=LAYOUTS,
+        help="of a gemm's operands, for our own kernel (default: NT, as all published)",
     )
     parser.add_argument(
         "--kernel",
@@ -77,10 +86,10 @@ def run(args: argparse.Namespace) -> int:
     """Answer, and report."""
     query = Query.of(args)
     answers = query.answers()
-    if args.json != "-":
-        show(query, answers)
     if args.json:
         write_json(args.json, {**query.to_json(), "predictions": answers})
+    if args.json != "-":
+        show(query, answers)
     return 0
 
 
@@ -105,13 +114,14 @@ class Query:
         dtype = ALIASES.get(args.dtype, args.dtype) or dtypes[0]
         if dtype not in dtypes:
             raise _bad("--dtype", f"got {args.dtype}; {args.family} takes {', '.join(dtypes)}")
+        if args.family == "topk" and shape[2] > shape[1]:
+            raise _bad("--shape", f"got {args.shape}; K of a topk is at most N")
         if dtype in FORMATS:  # a scaled product by another name
-            scaled_too = {
-                **vars(args),
-                "family": "scaled_gemm",
-                "dtype": None,
-                "format": args.format or dtype,
-            }
+            if args.format not in (None, dtype):
+                raise _bad(
+                    "--format", f"got {args.format} beside --dtype {args.dtype}; one of them is enough"
+                )
+            scaled_too = {**vars(args), "family": "scaled_gemm", "dtype": None, "format": dtype}
             return cls.of(argparse.Namespace(**scaled_too))
         grouped, scaled = args.family == "grouped_gemm", args.family == "scaled_gemm"
         if grouped != bool(args.groups):
@@ -124,16 +134,20 @@ class Query:
         if grouped and not sum(groups):
             raise _bad("--groups", f"got {args.groups}; one group at least must have rows")
         fmt = args.format or ("bf16" if dtype == "f16" else dtype)
-        query = cls(args.family, shape, dtype, fmt, args.layout, groups)
+        query = cls(args.family, shape, dtype, fmt, args.layout or "NT", groups)
         kernel, found = query._kernel(args.kernel, args.tile, args.splitk)
-        return cls(args.family, shape, dtype, fmt, args.layout, groups, kernel, found)
+        if args.layout and (
+            OURS not in query.classes() or args.family != "gemm" or kernel not in (None, OURS)
+        ):
+            raise _bad("--layout", f"got {args.layout}; it is for our own kernel of a gemm of bf16 or f16")
+        return replace(query, kernel=kernel, named=found)
 
     def _kernel(
         self, name: str | None, tile: str | None, split: int
     ) -> tuple[str | None, NamedKernel | None]:
         classes = self.classes()
-        if split < 0:
-            raise _bad("--splitk", f"got {split}; 0 (not split) or more is accepted")
+        if not 0 <= split <= MOST_SPLITS:
+            raise _bad("--splitk", f"got {split}; 0 (not split) to {MOST_SPLITS} is accepted")
         if name is None or name in classes:
             if not tile:
                 if split:
@@ -144,8 +158,10 @@ class Query:
                 return name, None
             if name is None or name == OURS or self.family in ROWWISE or self.family == "grouped_gemm":
                 raise _bad("--tile", f"needs --kernel with a class of dense or scaled products, got {name}")
-            m, n, k = _sizes("--tile", tile.replace("x", ","), 3, "MxNxK")
-            return name, NamedKernel(name, (m, n, k, max(1, split), DOUBLE_BUFFER))
+            m, n, k = _sizes("--tile", tile, 3, "MxNxK", separator="x")
+            return name, self._fits("--tile", NamedKernel(name, (m, n, k, max(1, split), DOUBLE_BUFFER)))
+        if tile:
+            raise _bad("--tile", f"got {tile} beside a kernel's full name, which has its tile")
         found = named(name, split)
         peer = found if isinstance(found, str) or found is None else found.peer
         if peer and self.format == "int8":
@@ -154,7 +170,24 @@ class Query:
             raise _bad(
                 "--kernel", f"got {name}; {', '.join(classes)} and their kernels' full names are accepted"
             )
-        return peer, None if isinstance(found, str) else found
+        if isinstance(found, NamedKernel):
+            return peer, self._fits("--kernel", found)
+        if split:
+            raise _bad("--splitk", f"got {split}; {name} is a library and chooses its K-splits")
+        return peer, None
+
+    def _fits(self, argument: str, kernel: NamedKernel) -> NamedKernel:
+        """The kernel, if its operands fit LDS and every K-split has a step."""
+        m, n, k, split, _ = kernel.tile
+        element = next(peer.format.element_bytes for peer in self.peers() if peer.name == kernel.peer)
+        if (m + n) * k * element > MI350.lds_bytes_per_cu:
+            lds = MI350.lds_bytes_per_cu // 1024
+            raise _bad(argument, f"{m}x{n}x{k} is no tile: a step's operands must fit the {lds} KB of LDS")
+        if split > max(1, -(-self.shape[-1] // k)):
+            raise _bad(
+                "--splitk", f"{split} K-splits of K {self.shape[-1]} in steps of {k} leave some without"
+            )
+        return kernel
 
     def peers(self) -> list[Peer]:
         """Classes with tiles that answer."""
@@ -181,7 +214,7 @@ class Query:
 
     def _answer(self, name: str) -> dict[str, Any]:
         if name == OURS:
-            answer = ours(self.ours())
+            answer = _ours_or_why(self.ours())
             rate = {} if "refused" in answer else self._rate(answer["time_us"]["typical"])
             return {"class": OURS, **answer, **rate}
         if self.family in ROWWISE:
@@ -198,7 +231,20 @@ class Query:
             **self._rate(found.time.typical),
             "kernel": found.kernel,
             "source": found.source,
+            "notes": [*found.notes, *self._other_rows()],
         }
+
+    def _other_rows(self) -> list[str]:
+        """What tells this question from all that peers were fitted to."""
+        notes = []
+        fitted_to = (
+            topk_peers.FITTED_DTYPE if self.family == "topk" else FITTED_TO.get(self.dtype, self.dtype)
+        )
+        if self.family != "rms_norm" and fitted_to != self.dtype:
+            notes.append(f"fitted to {fitted_to}, asked for {self.dtype}")
+        if self.layout != "NT":
+            notes.append(f"fitted to layout NT, asked for {self.layout}")
+        return notes
 
     def _rate(self, us: float) -> dict[str, float]:
         return {"tb_s" if self.family in ROWWISE else "tflops": self.work / us / 1e6}
@@ -222,9 +268,21 @@ class Query:
             m, n = self.shape
             return 2 * m * n * norm_peers.ELEMENT_BYTES[self.dtype]
         if self.family == "topk":
-            return self.shape[0] * self.shape[1] * topk_peers.ELEMENT_BYTES
+            return self.shape[0] * self.shape[1] * topk_peers.ELEMENT_BYTES[self.dtype]
         *rows, n, k = (*self.groups, *self.shape)
         return 2 * sum(rows) * n * k
+
+
+def _ours_or_why(problem: Any) -> dict[str, Any]:
+    """Ours; whatever keeps it from answering is told in its place, so that the peers' answers are not lost."""
+    try:
+        return ours(problem)
+    except FlyccError as error:
+        reason = error.reason
+    except Exception as error:  # compiling and emulating can fail in many ways
+        first = (str(error) or "no message").splitlines()[0]
+        reason = Reason("predict.ours", f"could not be modelled: {type(error).__name__}: {first}")
+    return {"modelled": True, "refused": asdict(reason)}
 
 
 def ours(problem: Any) -> dict[str, Any]:
@@ -250,6 +308,7 @@ def ours(problem: Any) -> dict[str, Any]:
         **_entry(time, {cause: share / whole for cause, share in shares.items()}),
         "kernel": str(config),
         "source": "our binary, emulated in part",
+        "notes": [],
         "launches": launches,
     }
 
@@ -270,7 +329,7 @@ def show(query: Query, answers: list[dict[str, Any]]) -> None:
         parts = sorted(answer["breakdown"].items(), key=lambda item: -item[1])[:SHOWN_PARTS]
         shares = ", ".join(f"{name} {share:.0%}" for name, share in parts if share >= LEAST_SHARE)
         return (
-            answer["class"],
+            answer["class"] + (MARK if answer["notes"] else ""),
             f"{time.typical:.1f}",
             f"{time.low:.1f}-{time.high:.1f}",
             f"{query.work / time.typical / 1e6:.{1 if query.family in ROWWISE else 0}f}",
@@ -284,19 +343,29 @@ def show(query: Query, answers: list[dict[str, Any]]) -> None:
         map(row, answers),
     )
     console.print("\nModelled, not measured. A tie: each typical time lies in the other's interval.")
+    by_note: dict[str, list[str]] = {}
+    for answer in answers:
+        for note in answer.get("notes", ()):
+            by_note.setdefault(note, []).append(answer["class"])
+    for note, classes in by_note.items():
+        console.print(f"{MARK} {', '.join(classes)}: {note}")
 
 
 def _types() -> str:
     return "; ".join(f"{family} {', '.join(types)}" for family, (_, types) in FAMILIES.items())
 
 
-def _sizes(argument: str, text: str, count: int | None, spelled: str, least: int = 1) -> tuple[int, ...]:
-    try:
-        sizes = tuple(int(part) for part in text.split(","))
-    except ValueError:
-        sizes = ()
-    if not sizes or (count is not None and len(sizes) != count) or min(sizes) < least:
-        raise _bad(argument, f"got {text}; {spelled} is accepted, whole numbers of at least {least}")
+def _sizes(
+    argument: str, text: str, count: int | None, spelled: str, least: int = 1, separator: str = ","
+) -> tuple[int, ...]:
+    parts = text.split(separator)
+    sizes = tuple(int(part) for part in parts if re.fullmatch(r"[0-9]{1,10}", part))
+    if (
+        len(sizes) != (count or len(parts))
+        or len(sizes) != len(parts)
+        or not least <= min(sizes) <= max(sizes) <= MOST
+    ):
+        raise _bad(argument, f"got {text}; {spelled} is accepted, whole numbers from {least} to {MOST}")
     return sizes
 
 

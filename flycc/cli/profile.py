@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import warnings
 from collections import Counter
 from collections.abc import Callable
@@ -14,7 +13,7 @@ from typing import Any
 from flycc import emulator
 from flycc.cli.code_object import pick_kernel, read_module
 from flycc.cli.emulate import add_launch_options, argument, extent
-from flycc.cli.output import console, write_json
+from flycc.cli.output import check_writable, console, write_json
 from flycc.contracts import FlyccError, Reason
 from flycc.costmodel import Interval, Prediction, neighbours, predict, timeline, tracks
 from flycc.emulator.trace import Trace
@@ -44,22 +43,23 @@ def run(args: argparse.Namespace) -> int:
     from flycc.cli import profile_html, profile_table
 
     for option in ("perfetto", "html"):
-        _check_writable(f"--{option}", getattr(args, option))
+        check_writable(f"--{option}", getattr(args, option))
     profile = profiled(args)
-    if args.json != "-":
-        profile_table.show(profile)
+    told = []
     if args.perfetto:
         timelines = [(launch.title, launch.trace, timeline(launch.trace)) for launch in profile.launches]
         count = _written("--perfetto", args.perfetto, lambda: tracks.export(timelines, args.perfetto))
-        if args.json != "-":
-            console.print(f"\n{args.perfetto}: {count:,} instructions; {tracks.TIME_NOTE}", soft_wrap=True)
+        told.append(f"{args.perfetto}: {count:,} instructions; {tracks.TIME_NOTE}")
     if args.html:
         text = profile_html.page(profile)
         _written("--html", args.html, lambda: Path(args.html).write_text(text, encoding="utf-8"))
-        if args.json != "-":
-            console.print(f"\n{args.html}: open it in a browser", soft_wrap=True)
+        told.append(f"{args.html}: open it in a browser")
     if args.json:
         write_json(args.json, profile.to_json())
+    if args.json != "-":
+        profile_table.show(profile)
+        for line in told:
+            console.print(f"\n{line}", soft_wrap=True)
     return 0
 
 
@@ -156,15 +156,14 @@ def profiled(args: argparse.Namespace) -> Profile:
 
 
 def _of_model(subject: str) -> Profile:
-    import flycc
-    from flycc.cli.explain import example
+    from flycc.cli.explain import example, explained
     from flycc.tuning import total
     from flycc.tuning.launches import LEFT_OUT, watched_launches
 
     fn, inputs = example(subject)
     with watched_launches() as watched, warnings.catch_warnings():
         warnings.filterwarnings("ignore", f".*{LEFT_OUT}", RuntimeWarning)
-        record = flycc.explain(fn, *inputs)
+        record = explained(subject, fn, inputs)
     on_pytorch: Counter[tuple[str, str]] = Counter()
     for graph in record.graphs:
         for node in graph.report.nodes:
@@ -228,14 +227,6 @@ def _of_one(subject: str, trace: Trace) -> Profile:
     x, y, z = trace.info["grid"]
     launch = Launch(prediction.kernel, {}, (x, y, z), tuple(trace.info["block"]), 1, trace, prediction)
     return Profile(subject, prediction.time, [launch])
-
-
-def _check_writable(option: str, path: str | None) -> None:
-    """Before the work whose result goes there."""
-    if path and not os.access(Path(path).absolute().parent, os.W_OK | os.X_OK):
-        raise FlyccError(
-            Reason("profile.write", f"{option} {path}: its folder is missing or cannot be written to")
-        )
 
 
 def _written(option: str, path: str, write: Callable[[], int]) -> int:

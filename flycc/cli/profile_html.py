@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from html import escape
 
+from flycc.cli.output import printable
 from flycc.cli.profile import Launch, Profile
 from flycc.cli.profile_style import CSS
 from flycc.cli.profile_svg import Timeline, element, roofline
@@ -57,7 +58,7 @@ def page(profile: Profile) -> str:
         f"<title>{escape(profile.subject)}: flycc profile</title><style>{CSS}</style>"
     )
     content = "\n".join(body)
-    return (
+    return printable(
         f'<!DOCTYPE html>\n<html lang="en"><head>{head}</head>\n<body><main>{content}</main></body></html>\n'
     )
 

@@ -72,7 +72,7 @@ def _details(launch: Launch) -> None:
     console.print(launch.title, style="bold", soft_wrap=True)
     for name, text in facts(launch):
         label = f"{name:{LABEL}}"
-        print(textwrap.fill(text, console.width, initial_indent=label, subsequent_indent=" " * LABEL))
+        console.print(textwrap.fill(text, console.width, initial_indent=label, subsequent_indent=" " * LABEL))
     table(
         "\nTime by cause",
         ("share", "cause", ""),

@@ -39,8 +39,7 @@ def run(args: argparse.Namespace) -> int:
         raise FlyccError(Reason("trace.file", str(error))) from error
     except (IndexError, KeyError) as error:  # arrays of the right types that do not fit together
         raise FlyccError(Reason("trace.file", f"{args.file} is damaged: {error}")) from error
-    if args.json != "-":
-        show(summary)
+    told = ""
     if args.perfetto:
         try:
             count = perfetto.export(trace, args.perfetto)
@@ -48,10 +47,13 @@ def run(args: argparse.Namespace) -> int:
             raise FlyccError(
                 Reason("trace.perfetto", f"--perfetto {args.perfetto}: {error.strerror}")
             ) from error
-        if args.json != "-":
-            console.print(f"\n{args.perfetto}: {count:,} instructions; {perfetto.TIME_NOTE}")
+        told = f"\n{args.perfetto}: {count:,} instructions; {perfetto.TIME_NOTE}"
     if args.json:
         write_json(args.json, summary)
+    if args.json != "-":
+        show(summary)
+        if told:
+            console.print(told)
     return 0
 
 

@@ -79,8 +79,6 @@ def run(args: argparse.Namespace) -> int:
                 continue
             found.append(tuned)
             _keep(tuned, args)
-    if args.json != "-":
-        show(found, failed, untuned)
     if args.json:
         write_json(
             args.json,
@@ -91,6 +89,8 @@ def run(args: argparse.Namespace) -> int:
                 "untuned": untuned,
             },
         )
+    if args.json != "-":
+        show(found, failed, untuned)
     return 1 if failed and not found else 0
 
 

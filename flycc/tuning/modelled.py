@@ -11,6 +11,7 @@ a long K runs with a shorter one, and the model carries its loop on.
 from __future__ import annotations
 
 import math
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -19,7 +20,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from flycc import codegen, emulator
-from flycc.contracts import GemmProblem, RmsNormProblem, TopkProblem
+from flycc.contracts import FlyccError, GemmProblem, Reason, RmsNormProblem, TopkProblem
 from flycc.costmodel import Floor, Interval, Prediction, neighbours, predict
 from flycc.emulator.trace import Trace
 from flycc.emulator.trace_recorder import Recorder
@@ -34,8 +35,12 @@ _BYTES = {"bf16": 2, "f16": 2, "f32": 4, "i32": 4, "none": 0}
 _TURNS = 20
 #: Turns of a main loop may differ from steps along K by this: the last or first step may stand outside of it.
 _APART = 2
-#: Rows of a top-k, at either end, that hold random values.
-_FILLED_ROWS = 64
+#: Rows of a top-k, at either end, that hold random values, and the most of these.
+_FILLED_ROWS, _MOST_FILLED = 64, 1 << 26
+#: Instructions that a wave may take: the model simulates each. Rows of 15 million columns take so many.
+_MOST_INSTRUCTIONS = 100_000
+#: Buffers from this size on are files with holes: few workgroups run, and they touch little of a large buffer.
+_LARGE_BYTES = 1 << 28
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +59,7 @@ def model(problem: Problem, config: Config, *, floor: Floor = "graph") -> list[P
     """The modelled launches that compute `problem` under `config`, in order.
 
     Raises ValueError if `config` does not compute `problem` or a size is not known, and `FlyccError` if the kernel
-    cannot be compiled.
+    cannot be compiled, or runs for longer than can be modelled.
     """
     return list(_modelled(problem, config, floor))
 
@@ -197,26 +202,41 @@ def _trace(step: Step) -> Trace:
     compiled = codegen.compile_kernel(step.spec)
     kernel = emulator.load(compiled.elf).kernels[compiled.symbol]
     memory, recorder = emulator.Memory(), Recorder()
-    arrays = {name: np.zeros(size, np.uint8) for name, size in step.buffers.items() if size}
+    arrays = {name: _zeros(size) for name, size in step.buffers.items() if size}
     if step.filled:
         name, dtype, row = step.filled
         _fill(arrays[name], dtype, row)
     pointers = {name: memory.register(arrays[name]) if size else 0 for name, size in step.buffers.items()}
-    emulator.launch(
-        kernel,
-        step.launch.grid,
-        step.launch.block,
-        step.spec.kernarg.pack({**pointers, **step.numbers}),
-        memory,
-        workgroups=neighbours(step.launch.grid),
-        observers=(recorder,),
-    )
+    try:
+        emulator.launch(
+            kernel,
+            step.launch.grid,
+            step.launch.block,
+            step.spec.kernarg.pack({**pointers, **step.numbers}),
+            memory,
+            workgroups=neighbours(step.launch.grid),
+            observers=(recorder,),
+            max_instructions=_MOST_INSTRUCTIONS,
+        )
+    except emulator.RunawayKernel as error:
+        sentence = (
+            f"a workgroup runs for more than {_MOST_INSTRUCTIONS:,} instructions: too long to be modelled"
+        )
+        raise FlyccError(Reason("model.too-long", sentence)) from error
     return recorder.trace()
+
+
+def _zeros(size: int) -> np.ndarray:
+    """Zero bytes that take memory only where they are touched."""
+    if size < _LARGE_BYTES:
+        return np.zeros(size, np.uint8)
+    with tempfile.TemporaryFile() as file:
+        return np.memmap(file, np.uint8, "w+", shape=(size,)).view(np.ndarray)
 
 
 def _fill(array: np.ndarray, dtype: str, row: int) -> None:
     """Normally distributed values, the same every time, in the first and the last rows."""
-    count = min(array.size // _BYTES[dtype], _FILLED_ROWS * row)
+    count = min(array.size // _BYTES[dtype], _FILLED_ROWS * row, _MOST_FILLED)
     values = np.random.default_rng(0).standard_normal(count).astype(np.float32)
     raw: dict[str, np.ndarray] = {
         "f32": values,

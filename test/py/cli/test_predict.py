@@ -7,6 +7,7 @@ import json
 import pytest
 
 from flycc.cli.main import main
+from flycc.costmodel.peers import PEERS
 from flycc.tuning import model
 
 QUERIES = {
@@ -72,6 +73,28 @@ def test_a_gemm_of_fp4_is_a_scaled_product(capsys: pytest.CaptureFixture) -> Non
         (["--family", "gemm", "--shape", "1,2"], "--shape: got 1,2; M,N,K is accepted"),
         (["--family", "gemm", "--shape", "1,0,2"], "--shape: got 1,0,2"),
         (["--family", "gemm", "--shape", "1,2,x"], "--shape: got 1,2,x"),
+        (["--family", "gemm", "--shape", "-1,2,3"], "--shape: got -1,2,3; M,N,K is accepted"),
+        (["--family", "gemm", "--shape", "\u0663,2,3"], "--shape: got \u0663,2,3"),
+        (["--family", "gemm", "--shape", f"{10**20},2,3"], "whole numbers from 1 to 2147483647"),
+        (["--family", "gemm", "--shape", "1,2,,3"], "--shape: got 1,2,,3"),
+        (["--family", "topk", "--shape", "1,2,3"], "--shape: got 1,2,3; K of a topk is at most N"),
+        (["--family", "gemm", "--shape", "1,2,3", "--dtype", "fp4", "--format", "mxfp8"], "--format: got mxfp8 beside"),
+        (["--family", "gemm", "--shape", "1,2,3", "--dtype", "fp8", "--layout", "NN"], "--layout: got NN; it is for"),
+        (["--family", "topk", "--shape", "1,8,3", "--layout", "NN"], "--layout: got NN; it is for"),
+        (["--family", "gemm", "--shape", "1,2,3", "--kernel", "aten", "--layout", "NN"], "--layout: got NN; it is for"),
+        (["--family", "gemm", "--shape", "1,2,3", "--kernel", "_bf16gemm_bf16_tn_0x256E"], "--kernel: got _bf16gemm"),
+        (["--family", "gemm", "--shape", "1,2,3", "--kernel", "_bf16gemm_bf16_tn_9999x256E"], "9999x256x64 is no tile"),
+        (
+            ["--family", "gemm", "--shape", "1,2,3", "--kernel", "_bf16gemm_bf16_tn_256x256E", "--tile", "64x64x64"],
+            "--tile: got 64x64x64 beside a kernel's full name",
+        ),
+        (["--family", "gemm", "--shape", "1,2,3", "--kernel", "aten", "--tile", "4096x64x64"], "must fit the 160 KB"),
+        (["--family", "gemm", "--shape", "1,2,3", "--splitk", "5000"], "--splitk: got 5000; 0 (not split) to 64"),
+        (
+            [*("--family", "gemm", "--shape", "1,2,128", "--kernel", "aten", "--tile", "64x64x64", "--splitk", "3")],
+            "--splitk: 3 K-splits of K 128 in steps of 64",
+        ),
+        (["--family", "gemm", "--shape", "1,2,3", "--kernel", "native", "--splitk", "2"], "native is a library"),
         (["--family", "topk", "--shape", "1,2,3", "--dtype", "fp8"], "--dtype: got fp8; topk takes f32"),
         (["--family", "grouped_gemm", "--shape", "1,2"], "--groups: rows of each group"),
         (["--family", "grouped_gemm", "--shape", "1,2", "--groups", "0,0"], "--groups: got 0,0"),
@@ -81,7 +104,7 @@ def test_a_gemm_of_fp4_is_a_scaled_product(capsys: pytest.CaptureFixture) -> Non
         (["--family", "gemm", "--shape", "1,2,3", "--splitk", "-1"], "--splitk: got -1"),
         (["--family", "gemm", "--shape", "1,2,3", "--splitk", "2"], "--splitk: needs a tile"),
         (["--family", "gemm", "--shape", "1,2,3", "--tile", "16x64x64"], "--tile: needs --kernel"),
-        (["--family", "gemm", "--shape", "1,2,3", "--kernel", "aten", "--tile", "16x64"], "--tile: got 16,64; MxNxK"),
+        (["--family", "gemm", "--shape", "1,2,3", "--kernel", "aten", "--tile", "16x64"], "--tile: got 16x64; MxNxK"),
     ],
 )  # fmt: skip
 def test_bad_input_is_one_line(options: list[str], says: str, capsys: pytest.CaptureFixture) -> None:
@@ -89,6 +112,57 @@ def test_bad_input_is_one_line(options: list[str], says: str, capsys: pytest.Cap
     error = capsys.readouterr().err
     assert says in error
     assert error.count("\n") == 1
+
+
+def test_sizes_that_the_published_tiles_have_are_accepted(capsys: pytest.CaptureFixture) -> None:
+    """Every tile of every class, and of every published name, is one that --tile would take."""
+    from flycc.benchmarks.costmodel_data import products
+    from flycc.cli.predict import Query
+    from flycc.costmodel.peers import NamedKernel
+
+    kernels = {(row.key, row.kernel.tile) for row in products() if row.kernel}
+    for peer in PEERS:
+        kernels |= {(peer.key, tile) for tile in peer.tiles}
+    assert len(kernels) > 500
+    for key, tile in kernels:
+        family, name, fmt = key.split("/")
+        query = Query(family, (1 << 14,) * 3, fmt, fmt, "NT")
+        query._fits("--kernel", NamedKernel(name, tile))
+
+
+def test_rates_are_of_the_type_asked_for(capsys: pytest.CaptureFixture) -> None:
+    """A top-k of bf16 moves half the bytes; its peers were timed on float32, which is said."""
+    for dtype, size in (("bf16", 2), ("f32", 4)):
+        (answer,) = predictions(
+            capsys, "--family", "topk", "--shape", "256,8192,64", "--dtype", dtype, "--kernel", "aten"
+        )
+        assert answer["tb_s"] == pytest.approx(256 * 8192 * size / answer["time_us"]["typical"] / 1e6)
+        assert answer["notes"] == (["fitted to f32, asked for bf16"] if dtype == "bf16" else [])
+    (half,) = predictions(
+        capsys, "--family", "gemm", "--shape", "512,4096,4096", "--dtype", "f16", "--kernel", "aten"
+    )
+    assert half["notes"] == ["fitted to bf16, asked for f16"]
+
+
+def test_notes_are_shown(capsys: pytest.CaptureFixture) -> None:
+    assert main(["predict", "--family", "gemm", "--shape", "1,64,64", "--kernel", "flydsl"]) == 0
+    shown = capsys.readouterr().out
+    assert "flydsl*" in shown
+    assert "* flydsl: outside the rows fitted: M 1 (fitted 8 to 4,096)" in " ".join(shown.split("\n"))
+
+
+@pytest.mark.parametrize("error", [MemoryError("no room"), ValueError("odd\nlines"), RuntimeError()])
+def test_peers_answer_where_ours_fails(
+    error: Exception, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    def fails(_: object) -> None:
+        raise error
+
+    monkeypatch.setattr("flycc.cli.predict.ours", fails)
+    ours, *peers = predictions(capsys, "--family", "rms_norm", "--shape", "8,256")
+    assert ours["refused"]["code"] == "predict.ours"
+    assert type(error).__name__ in ours["refused"]["sentence"]
+    assert [peer["class"] for peer in peers] == ["aten", "flydsl"]
 
 
 def test_ours_is_the_model_of_its_binary(capsys: pytest.CaptureFixture) -> None:

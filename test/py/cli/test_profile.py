@@ -39,6 +39,16 @@ def example():
     layers = nn.Sequential(nn.Linear(64, 64).bfloat16(), nn.SiLU(), nn.Linear(64, 64).bfloat16())
     return layers.requires_grad_(False), (torch.ones(5, 64, dtype=torch.bfloat16),)
 
+class Raises(nn.Module):
+    def forward(self, x):
+        raise ValueError("first\\nsecond")
+
+def raises():
+    return Raises(), (torch.ones(2),)
+
+def fails():
+    return {}["key"]
+
 def float64():
     return nn.Linear(8, 8).double(), (torch.ones(2, 8, dtype=torch.float64),)
 """
@@ -233,16 +243,21 @@ def test_the_charts_are_well_formed_and_to_scale(folder: Path, tmp_path: Path) -
             assert all(after[0] >= before[1] - 0.25 for before, after in pairwise(sorted(bars)))
 
 
-def test_names_are_escaped(folder: Path, tmp_path: Path) -> None:
+def test_names_are_escaped(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    """In HTML, and as they are in a terminal: neither is told anything by a name."""
     trace = Trace.load(folder / "gemm.npz")
-    name = "<script>alert(1)</script> & \"quoted\" 'name'"
+    name = "<script>alert(1)</script> & \"quoted\" 'name' [red][/red]"
     odd = tmp_path / "<b>&'.npz"
-    replace(trace, info={**trace.info, "kernel": name}).save(odd)
+    replace(trace, info={**trace.info, "kernel": name + "\x1b[31m"}).save(odd)
     profile(tmp_path, str(odd), "--html", str(tmp_path / "page.html"))
     page = Page((tmp_path / "page.html").read_text())
     assert "script" not in page.tags
-    assert name in page.text
+    assert name + "\ufffd[31m" in page.text
+    assert "\x1b" not in page.text
     assert str(odd) in page.text
+    shown = capsys.readouterr().out
+    assert name + "\ufffd[31m" in shown
+    assert "\x1b" not in shown
 
 
 def test_a_kernel_without_matrix_instructions(tmp_path: Path) -> None:
@@ -316,6 +331,10 @@ assert not heavy, heavy
             ["gemm.npz", "--perfetto", "/nonesuch/x.json"],
             "--perfetto /nonesuch/x.json: its folder is missing",
         ),
+        (["gemm.npz", "--html", "."], "--html .: is a folder"),
+        (["gemm.npz", "--perfetto", "."], "--perfetto .: is a folder"),
+        (["model.py:raises"], "model.py:raises raised ValueError at line "),
+        (["model.py:fails"], "model.py:fails raised KeyError at line "),
         (["gemm.npz", "--json", "/nonesuch/x.json"], "--json /nonesuch/x.json: its folder is missing"),
     ],
 )

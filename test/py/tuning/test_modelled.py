@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import resource
+import time
+
 import pytest
 
-from flycc.contracts import GemmProblem, TopkProblem
+from flycc.contracts import FlyccError, GemmProblem, RmsNormProblem, TopkProblem
 from flycc.costmodel import Interval
-from flycc.kernels import gemm, topk
+from flycc.kernels import gemm, rms_norm, topk
 from flycc.tuning import modelled as room
 from flycc.tuning.modelled import _modelled, model, total
 
@@ -54,3 +57,23 @@ def test_a_configuration_that_does_not_serve_is_refused() -> None:
     config = gemm.GemmConfig(64, 64, 64, waves_m=2, waves_n=2)
     with pytest.raises(ValueError, match="element type"):
         model(GemmProblem("f32", 64, 64, 64), config)
+
+
+def test_large_operands_take_no_memory() -> None:
+    """A language model's last layer: 9 GB of results, of which a few tiles are written."""
+    problem = GemmProblem("bf16", 32768, 128256, 4096, trans_b=True)
+    config = gemm.GemmConfig(128, 128, 64, waves_m=2, waves_n=2)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    assert (
+        total(model(problem, config)).typical > 2 * 32768 * 128256 * 4096 / 2.52e9
+    )  # the peak of the matrix units
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 2 << 20  # KB: a fifth
+
+
+def test_what_runs_too_long_is_refused() -> None:
+    problem = RmsNormProblem("bf16", 1, 100_000_000, weight="bf16")
+    config = rms_norm.choose(problem)
+    started = time.perf_counter()
+    with pytest.raises(FlyccError, match=r"more than 100,000 instructions: too long"):
+        model(problem, config)
+    assert time.perf_counter() - started < 60
