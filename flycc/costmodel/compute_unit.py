@@ -57,10 +57,11 @@ class Event:
 class Timing:
     """What a simulation took, in clk.
 
-    `ends` of the workgroups in the order given; `clk` when the last one and all stores are done. By instruction, summed
-    over waves: `counts`, `issued` while it was the wave's turn and `stalls` (by STALLS) before; the latter two make up
-    the time of all waves. `mfma_busy` and `valu_busy` of the four pipes together, the other
-    three of L1's bus, of the link to L2 and of what lies beyond.
+    `ends` of the workgroups in the order given; `clk` when the last one and all that they asked for are done. By
+    instruction, summed over waves: `counts`, `issued` while it was the wave's turn and `stalls` (by STALLS) before; the
+    latter two make up the time of all waves. `mfma_busy` and `valu_busy` of the four pipes together, the others
+    of the LDS pipe, of L1's bus, of the link to L2 and of what lies beyond. `in_flight` is how long operations of LDS
+    and memory take, summed.
     """
 
     clk: int
@@ -74,17 +75,33 @@ class Timing:
     l1_busy: int
     link_busy: float
     deep_busy: float
+    in_flight: int
     events: list[Event] = field(default_factory=list)
+
+    def utilisation(self, machine: Machine) -> dict[str, float]:
+        """Share of the time that each unit and path of the compute unit is busy."""
+        simds = machine.simds_per_cu
+        busy = {
+            "mfma": self.mfma_busy / simds,
+            "valu": self.valu_busy / simds,
+            "lds": self.lds_busy,
+            "l1": self.l1_busy,
+            "l2": self.link_busy,
+            "memory": self.deep_busy,
+        }
+        return {name: clk / self.clk for name, clk in busy.items()}
 
 
 class _Group:
-    """A resident workgroup: how many of its waves run, those that wait at a barrier, and the SIMDs they are on."""
+    """A resident workgroup: how many of its waves run, those that wait at a barrier, and the SIMDs they are on.
+    `scalars` is when a line of its scalar loads arrives, the first time."""
 
-    __slots__ = ("cold", "number", "running", "simds", "waiting")
+    __slots__ = ("cold", "number", "running", "scalars", "simds", "waiting")
 
     def __init__(self, number: int, running: int, simds: list[int], cold: bool) -> None:
         self.number, self.running, self.simds, self.cold = number, running, simds, cold
         self.waiting: list[_Wave] = []
+        self.scalars: dict[int, int] = {}
 
 
 class _Wave:
@@ -126,6 +143,7 @@ class _ComputeUnit:
         self.stalls = [[0] * len(STALLS) for _ in range(instructions)]
         self.ends = [0] * len(groups)
         self.busy = [0] * (END + 1)
+        self.in_flight = 0
         self.events: list[Event] | None = [] if log else None
         self.started = self.age = self.last = self.next_simd = 0
         self.heap: list[tuple[int, int, int, _Wave]] = []
@@ -168,6 +186,8 @@ class _ComputeUnit:
                     heapq.heappush(heap, (at, -wave.priority, wave.age, wave))
                     continue
             end = self._execute(wave, op, at)
+            if kind in (LDS, VMEM):
+                self.in_flight += end - at
             after = end if kind in (BRANCH, IDLE) else at + slot_clk
             self._count(wave, op.instruction, at, after, end, stall)
             wave.position += 1
@@ -178,7 +198,7 @@ class _ComputeUnit:
             wave.stall = _ISSUE
             heapq.heappush(heap, (after, -wave.priority, wave.age, wave))
         return Timing(
-            clk=max(self.last, memory.drained),
+            clk=max(self.last, lds.drained, memory.drained, *free[MFMA], *free[VALU]),
             ends=self.ends,
             counts=self.counts,
             issued=self.issued,
@@ -189,6 +209,7 @@ class _ComputeUnit:
             l1_busy=memory.l1_busy,
             link_busy=memory.link_busy,
             deep_busy=memory.deep_busy,
+            in_flight=self.in_flight,
             events=self.events or [],
         )
 
@@ -218,8 +239,11 @@ class _ComputeUnit:
             wave.cold &= bool(op.store)
             return _append(wave.vm, done)
         if kind == SMEM:
-            cold = op.fresh and wave.group.cold
-            return _append(wave.lgkm, at + (self.machine.scalar_cold_clk if cold else op.latency))
+            done = at + op.latency
+            if wave.group.cold and op.line >= 0:
+                arrived = wave.group.scalars.setdefault(op.line, at + self.machine.scalar_cold_clk)
+                done = max(done, arrived)
+            return _append(wave.lgkm, done)
         return at + op.clk
 
     def _count(self, wave: _Wave, instruction: int, at: int, after: int, end: int, stall: int) -> None:

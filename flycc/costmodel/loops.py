@@ -1,27 +1,46 @@
-"""Long loops: simulate a few turns and carry on from there, for a loop's turns settle into a steady pace."""
+"""Long loops: simulate a few turns and carry on from there, where a loop's turns settle into a steady pace.
+
+That they do is checked, not taken for granted: the turns left out execute the same operations as those simulated, in
+the same order and at the same cost, turn by turn or period by period (a tile narrower than a line makes every second
+or fourth turn fetch; a selection is busy now and then); the simulated ones begin when as much is outstanding as the
+code's waits let be; two consecutive stretches take equally long, and so do their loads; and no unit ends up busier than
+there is time. Otherwise the whole trace is simulated.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from flycc.costmodel.compute_unit import Timing
-from flycc.costmodel.streams import BRANCH, Op, Program
+from flycc.costmodel.machine import Machine
+from flycc.costmodel.streams import BRANCH, LDS, NEVER, SMEM, VMEM, WAIT, Op, Program
 
-#: Turns are left out in multiples of this: a tile narrower than a line makes every second or fourth turn fetch.
-_PERIOD = 4
+_LONGEST_PERIOD = 32  # in turns
 _SETTLE = 4  # turns until the pace is steady, at least
-_MEASURE = 8  # turns between the two lengths that are simulated
+_MEASURE = 8  # turns between the shortest and the longest piece that are simulated, at least
+_FEWEST = 1 + _SETTLE + _MEASURE  # turns that a trace needs to stand for more of them
+#: By how much of their time the two consecutive stretches may differ: bursts of resident workgroups meet at random.
+_UNSTEADY = 0.03
+#: And the sums of the times that memory operations take: a steady rise means that a queue fills and will be full later.
+_FILLING = 0.005
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Shortened:
-    """Programs with `short` and `long` loops of `_MEASURE` turns' difference, in the order of the original ones, which
-    have `left` times that difference more than `long`."""
+    """Programs of three lengths, with as many turns between `short` and `middle` as between that and `long`, in the
+    order of the original ones, which have `left` times the turns between `short` and `long` more than `long`.
+
+    `alike` says that turns repeat those between `short` and `long`, `traced` that the trace has all of them.
+    """
 
     short: list[Program]
+    middle: list[Program]
     long: list[Program]
     left: float
+    alike: bool
+    traced: bool
 
     def level_bytes(self, index: int) -> dict[str, float]:
         """`Program.level_bytes` of the original program of that index, with all its turns."""
@@ -33,34 +52,57 @@ class Shortened:
         return more + (more - few) * self.left
 
 
-def shorten(programs: list[Program], turns: int | None = None) -> Shortened | None:
-    """The programs with fewer turns of their longest loop, or None if that gains nothing.
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """Turns that stay in front of those left out, and behind them, in the three pieces: `head`, `head` + `step`,
+    `head` + 2 `step`, and `tail`."""
+
+    head: int
+    step: int
+    tail: int
+
+    @property
+    def kept(self) -> int:
+        """Turns of the longest piece."""
+        return self.head + 2 * self.step + self.tail
+
+    @property
+    def cost(self) -> int:
+        """Turns of all three."""
+        return 3 * (self.head + self.step + self.tail)
+
+
+def shorten(programs: list[Program], machine: Machine, turns: int | None = None) -> Shortened | None:
+    """The programs with fewer turns of their longest loop, or None if that gains nothing or turns are not alike.
 
     All waves must make the same number of turns of it, in one go. With `turns` that number is replaced: the trace is
     of a smaller problem. Raises ValueError for `turns` that the trace cannot be brought to.
     """
     loops = [_longest_loop(program, ops) for program in programs for ops in program.waves]
-    counts = {(len(ends), turned) for ends, turned in loops}
-    traced, turned = counts.pop() if len(counts) == 1 else (0, 0)
-    wanted = traced if turns is None else traced + turns - turned
-    short = _SETTLE + traced % _PERIOD
-    long = short + _MEASURE
-    if traced < long or wanted < traced or (turns is None and wanted <= long + short):
-        if turns is None or turns == turned:
-            return None
-        made = turned or "different ones, or none"
+    counts = {(len(ends) + 1, turned) for ends, turned in loops}
+    made, turned = counts.pop() if len(counts) == 1 else (0, 0)
+    wanted = made if turns is None else made + turns - turned
+    if wanted != made and (made < _FEWEST or wanted < made):
         raise ValueError(
             f"turns: got {turns}; accepted is what the trace's waves make of their longest loop or more, if all make "
-            f"the same number and at least {_SETTLE + _PERIOD + _MEASURE}: these make {made}"
+            f"the same number and at least {_FEWEST}: these make {turned or 'different ones, or none'}"
         )
-    bounds = iter(loops)
-    both: tuple[list[Program], list[Program]] = ([], [])
-    for program in programs:
-        mine = [next(bounds) for _ in program.waves]
-        for found, keep in zip(both, (short, long), strict=True):
-            waves = [_cut(ops, ends, keep) for ops, (ends, _) in zip(program.waves, mine, strict=True)]
-            found.append(replace(program, waves=waves))
-    return Shortened(both[0], both[1], (wanted - long) / _MEASURE)
+    if made < _FEWEST:
+        return None
+    streams = [ops for program in programs for ops in program.waves]
+    bounds = [ends for ends, _ in loops]
+    plan = _plan(_kinds_of_turns(streams, bounds), _settling(streams, bounds, machine))
+    if wanted == made and not (plan and plan.cost < made):
+        return None
+    alike = plan is not None
+    if plan is None:  # there is nothing to go by but the latest turns
+        plan = _Plan(made - _MEASURE - 1, _MEASURE // 2, 1)
+    pieces = []
+    for head in (plan.head, plan.head + plan.step, plan.head + 2 * plan.step):
+        cut = iter([_cut(ops, ends, head, plan.tail) for ops, ends in zip(streams, bounds, strict=True)])
+        pieces.append([replace(program, waves=[next(cut) for _ in program.waves]) for program in programs])
+    left = (wanted - plan.kept) / (2 * plan.step)
+    return Shortened(*pieces, left=left, alike=alike, traced=wanted == made)
 
 
 def _longest_loop(program: Program, ops: list[Op]) -> tuple[list[int], int]:
@@ -80,10 +122,76 @@ def _longest_loop(program: Program, ops: list[Op]) -> tuple[list[int], int]:
     return best, sum(op.instruction == ops[best[0]].instruction for op in ops) if best else 0
 
 
-def _cut(ops: list[Op], ends: list[int], keep: int) -> list[Op]:
-    """Without the turns after the first `keep` - 1 of `ends`, but with the last one: prologue and epilogue stay."""
-    removed = len(ends) - keep
-    return ops[: ends[keep - 2] + 1] + ops[ends[keep - 2 + removed] + 1 :]
+def _kinds_of_turns(streams: list[list[Op]], bounds: list[list[int]]) -> list[int]:
+    """A number for what all waves execute in each turn but the first one: the same where they execute the same."""
+    numbers: dict[tuple[int, ...], int] = {}
+    by_wave = []
+    for ops, ends in zip(streams, bounds, strict=True):
+        objects = list(map(id, ops))  # operations of equal cost are one object
+        turns = [tuple(objects[first + 1 : last + 1]) for first, last in pairwise(ends)]
+        by_wave.append([numbers.setdefault(turn, len(numbers)) for turn in turns])
+    together: dict[tuple[int, ...], int] = {}
+    return [together.setdefault(turn, len(together)) for turn in zip(*by_wave, strict=True)]
+
+
+def _plan(kinds: list[int], settling: int) -> _Plan | None:
+    """How to leave out most turns: the period, and the stretch of turns that repeat with it, that need fewest."""
+    best = None
+    for period in range(1, min(_LONGEST_PERIOD, len(kinds) // 2) + 1):
+        first, last = _longest_run([a == b for a, b in zip(kinds, kinds[period:], strict=False)])
+        last += period  # the turns from `first` + 1 to `last` repeat
+        step = period * -(-_MEASURE // (2 * period))
+        tail = len(kinds) - last + 1  # with the turn whose branch is not taken
+        head = first + 1 + settling
+        head += (last + 1 - head) % period  # so that whole periods are left out
+        plan = _Plan(head, step, tail)
+        if plan.kept <= len(kinds) + 2 and (best is None or plan.cost < best.cost):
+            best = plan
+    return best
+
+
+def _longest_run(same: Sequence[bool]) -> tuple[int, int]:
+    """First and one past the last of the longest stretch of True."""
+    best, start = (0, 0), 0
+    for i, here in enumerate([*same, False]):
+        if not here:
+            best = max(best, (start, i), key=lambda run: run[1] - run[0])
+            start = i + 1
+    return best
+
+
+def _settling(streams: list[list[Op]], bounds: list[list[int]], machine: Machine) -> int:
+    """Turns until as much is outstanding as the loop's waits let be, or as queues hold where it does not wait."""
+    needed = _SETTLE
+    for ops, ends in zip(streams, bounds, strict=True):
+        turn = ops[ends[-2] + 1 : ends[-1] + 1]
+        waits = [op for op in turn if op.kind == WAIT]
+        for counted, allowed, queue in (
+            ((VMEM,), [op.vm for op in waits], machine.l1_queue),
+            ((LDS, SMEM), [op.lgkm for op in waits], machine.lds_queue),
+        ):
+            issued = sum(op.kind in counted for op in turn)
+            if issued:
+                outstanding = min((depth for depth in allowed if depth != NEVER), default=queue)
+                needed = max(needed, 1 + -(-outstanding // issued))
+    return needed
+
+
+def _cut(ops: list[Op], ends: list[int], head: int, tail: int) -> list[Op]:
+    """Only the first `head` and the last `tail` turns, and what stands before and after the loop."""
+    return ops[: ends[head - 1] + 1] + ops[ends[len(ends) - tail] + 1 :]
+
+
+def steady(short: Timing, middle: Timing, long: Timing) -> bool:
+    """Whether the two stretches between three lengths take equally long, and their memory operations, too: these take
+    longer and longer while queues fill."""
+
+    def alike(first: int, second: int, tolerance: float) -> bool:
+        return abs(first - second) <= tolerance * max(first, second)
+
+    return alike(middle.clk - short.clk, long.clk - middle.clk, _UNSTEADY) and alike(
+        middle.in_flight - short.in_flight, long.in_flight - middle.in_flight, _FILLING
+    )
 
 
 def extrapolate(short: Timing, long: Timing, left: float) -> Timing:
@@ -107,5 +215,6 @@ def extrapolate(short: Timing, long: Timing, left: float) -> Timing:
         l1_busy=on(short.l1_busy, long.l1_busy),
         link_busy=on(short.link_busy, long.link_busy),
         deep_busy=on(short.deep_busy, long.deep_busy),
+        in_flight=on(short.in_flight, long.in_flight),
         events=long.events,
     )

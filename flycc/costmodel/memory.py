@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from flycc.costmodel.machine import Clock, Machine
 from flycc.costmodel.paths import Supply
 from flycc.costmodel.reuse import Reuse
@@ -41,3 +43,9 @@ def supply(machine: Machine, clock: Clock, ghz: float, workgroups: int, reuse: R
         drain=hbm,
         fresh_latency=latency,
     )
+
+
+def least_us(level_bytes: Mapping[str, float], clock: Clock, machine: Machine) -> float:
+    """What a launch takes at least, in us: the bytes of each level (as in `Prediction.bytes`) at its bandwidth."""
+    hbm = (level_bytes["hbm"] + level_bytes["store"]) / machine.hbm_tb_s
+    return max(level_bytes["l2"] / clock.operand_tb_s, level_bytes["mall"] / machine.mall_tb_s, hbm) / 1e6

@@ -6,6 +6,7 @@ is a latency. Nothing is reordered.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from flycc.costmodel.machine import Machine
@@ -43,6 +44,11 @@ class LdsPath:
         """When the queue takes another instruction."""
         return self._left[self._at]
 
+    @property
+    def drained(self) -> int:
+        """When the pipe has done all that it was given."""
+        return self._free
+
     def access(self, at: int, op: Op) -> int:
         """An LDS instruction issued at `at`; when its result is there."""
         begin = max(at, self._free)
@@ -79,8 +85,8 @@ class GlobalPath:
 
     @property
     def drained(self) -> int:
-        """When all that was stored has arrived."""
-        return int(max(self._store, self._deep))
+        """When all that was stored and asked for has arrived, waited for or not."""
+        return math.ceil(max(self._l1, self._link, self._store, self._deep))
 
     def access(self, at: int, simd: int, op: Op, *, cold: bool) -> int:
         """A memory instruction issued at `at`; when it is complete. `cold`: nothing knows its page yet."""

@@ -77,7 +77,7 @@ def reuse_of(
     several = sum(extent > 1 for extent in grid) > 1
     touched, source = _by_axis(traced, grid) if several else _by_mates(traced, grid, machine)
     count, line_bytes = grid[0] * grid[1] * grid[2], machine.line_bytes * growth
-    of_xcd = np.arange(0, count, machine.xcds)[:_SAMPLE]
+    of_xcd = np.arange(0, min(count, _SAMPLE * machine.xcds), machine.xcds)
     fit_l2 = touched(of_xcd) * line_bytes <= machine.l2_bytes_per_xcd
     together = of_xcd if fit_l2 else of_xcd[: machine.cus_per_xcd * resident]
     missing = min(1.0, touched(together) / (len(together) * lines))

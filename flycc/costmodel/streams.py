@@ -11,7 +11,7 @@ import numpy as np
 from flycc.costmodel.machine import Machine
 from flycc.costmodel.mfma import mfma
 from flycc.emulator.isa.registers import UNITS
-from flycc.emulator.trace import FILES, KINDS, SPACES, Trace
+from flycc.emulator.trace import FILES, KINDS, OFF, SPACES, Trace
 
 #: What an operation does in the simulator.
 ISSUE, VALU, MFMA, LDS, VMEM, SMEM, BRANCH, WAIT, BARRIER, IDLE, PRIORITY, END = range(12)
@@ -31,18 +31,21 @@ CAUSES = (
     "salu",
 )
 
+#: Register file, first register, number of registers.
+_Range = tuple[str, int, int]
+
 _QUARTER_RATE = re.compile(r"v_(mul_lo_u32|mul_hi_[iu]32|mad_[iu]64_[iu]32)")
 _SIMM = re.compile(r"\w+ (0x[0-9a-f]+|\d+)")
 NEVER = 1 << 30
 
 
 class Op(NamedTuple):
-    """One executed instruction.
+    """One executed instruction. Those of equal cost are one object within what `programs` returns.
 
     `clk` is what it keeps its unit busy (VALU, MFMA, LDS pipe, L1 bus; idle time of s_nop), `latency` until its
-    result. `reads` are the accumulator groups (see `_Accumulators`) that it must wait for, `writes` those an MFMA
-    writes. `fresh` and `again` are bytes of lines that miss L1, not touched before by the workgroup or touched long
-    ago. `vm` and `lgkm` are what an s_waitcnt waits for.
+    result. `reads` are the results of MFMAs (see `_Accumulators`) that it must wait for, `writes` is the one that an
+    MFMA writes. `fresh` and `again` are bytes of lines that miss L1, not touched before by the workgroup or touched
+    long ago. `line` counts the lines of scalar loads of the workgroup. `vm` and `lgkm` are what an s_waitcnt waits for.
     """
 
     kind: int
@@ -55,6 +58,7 @@ class Op(NamedTuple):
     again: int = 0
     store: int = 0
     lds_clk: int = 0
+    line: int = -1
     vm: int = NEVER
     lgkm: int = NEVER
 
@@ -95,7 +99,7 @@ class Program:
 
 
 def programs(trace: Trace, machine: Machine, resident: int) -> list[Program]:
-    """The traced workgroups, in the trace's order, as `resident` of them share a compute unit.
+    """The traced workgroups, in the order of their numbers (x fastest), as `resident` of them share a compute unit.
 
     Raises ValueError for a trace without waves.
     """
@@ -109,18 +113,19 @@ def programs(trace: Trace, machine: Machine, resident: int) -> list[Program]:
         for op, row in zip(static, trace.instructions, strict=True)
     ]
     steps_of = _steps_of_waves(trace)
-    ids = np.stack([trace.waves[axis] for axis in "xyz"], axis=1)
+    ids = trace.waves[["x", "y", "z"]].tolist()
     groups: dict[tuple[int, int, int], list[int]] = {}
-    for wave, group in enumerate(map(tuple, ids.tolist())):
-        groups.setdefault(group, []).append(wave)  # type: ignore[arg-type]
+    for wave in np.lexsort([trace.waves[name] for name in ("slot", "x", "y", "z")]).tolist():
+        groups.setdefault(ids[wave], []).append(wave)
     shared: dict[tuple[Op, tuple[tuple[int, ...], ...]], Op] = {}
+    taken = [op._replace(clk=machine.branch_taken_clk) for op in static]
     found = []
     for group, waves in groups.items():
         streams = []
         for wave in waves:
             executed = trace.steps["instruction"][steps_of[wave]]
             streams.append(
-                _stream(trace, machine, static, executed, accesses.of(wave, steps_of[wave]), shared)
+                _stream(trace, machine, (static, taken), executed, accesses.of(wave, steps_of[wave]), shared)
             )
         found.append(Program(group, streams, addresses, macs, accesses.lines_of(waves)))
     return found
@@ -187,27 +192,22 @@ def _sync(name: str, text: str, row: np.void, index: int, machine: Machine) -> O
 
 
 class _Accumulators:
-    """Groups of registers that MFMAs write: ranges that overlap are one group."""
+    """The register ranges that MFMAs write, numbered: an instruction waits for those that overlap its registers."""
 
     def __init__(self, trace: Trace) -> None:
         self._trace = trace
-        self._group = {name: np.full(512, -1, np.int64) for name in FILES}
-        self._results: set[tuple[str, int, int]] = set()
-        count = 0
+        self._number: dict[_Range, int] = {}
+        self._at: dict[tuple[str, int], set[int]] = {}  # the results that a register is part of
         for i, row in enumerate(trace.instructions):
             if UNITS[row["unit"]] != "MFMA":
                 continue
-            for file, first, size in self._ranges(i, written=True):
-                self._results.add((file, first, size))
-                members = self._group[file]
-                here = members[first : first + size]
-                merged = set(here[here >= 0].tolist())
-                for groups in self._group.values():
-                    groups[np.isin(groups, list(merged))] = count
-                members[first : first + size] = count
-                count += 1
+            for found in self._ranges(i, written=True):
+                number = self._number.setdefault(found, len(self._number))
+                file, first, size = found
+                for register in range(first, first + size):
+                    self._at.setdefault((file, register), set()).add(number)
 
-    def _ranges(self, instruction: int, *, written: bool) -> list[tuple[str, int, int]]:
+    def _ranges(self, instruction: int, *, written: bool) -> list[_Range]:
         row = self._trace.instructions[instruction]
         first = int(row["first_register"])
         named = self._trace.registers[first : first + int(row["register_count"])]
@@ -217,27 +217,28 @@ class _Accumulators:
             if bool(r["written"]) == written
         ]
 
-    def _groups(self, ranges: list[tuple[str, int, int]]) -> tuple[int, ...]:
-        found: set[int] = set()
-        for file, first, size in ranges:
-            found.update(self._group[file][first : first + size].tolist())
-        return tuple(sorted(found - {-1}))
+    def _overlapping(self, ranges: list[_Range]) -> set[int]:
+        empty: set[int] = set()
+        return empty.union(
+            *(self._at.get((file, first + i), empty) for file, first, size in ranges for i in range(size))
+        )
 
     def written(self, instruction: int) -> tuple[int, ...]:
-        return self._groups(self._ranges(instruction, written=True))
+        return tuple(self._number[found] for found in self._ranges(instruction, written=True))
 
     def touched(self, instruction: int) -> tuple[int, ...]:
-        """Groups an instruction other than an MFMA must wait for: to read, or to overwrite."""
+        """Results an instruction other than an MFMA must wait for: to read, or to overwrite."""
         ranges = self._ranges(instruction, written=False) + self._ranges(instruction, written=True)
-        return self._groups(ranges)
+        return tuple(sorted(self._overlapping(ranges)))
 
     def sources(self, instruction: int) -> tuple[int, ...]:
-        """Groups an MFMA must wait for: not that of a C which an MFMA wrote as it stands, for the pipe forwards it."""
+        """Results an MFMA must wait for: not that which is its C as it stands, for the pipe forwards it."""
         written, read = self._ranges(instruction, written=True), self._ranges(instruction, written=False)
         # A, B, C, and the scales; or for a sparse one A, B, index, and the result that it adds to.
         c_at = 2 if len(read) > 2 and read[2][2] == written[0][2] else 3
-        forwarded = read[c_at : c_at + 1] if set(read[c_at : c_at + 1]) <= self._results else []
-        return self._groups([r for r in read if r not in forwarded])
+        factors, addend = read[:c_at] + read[c_at + 1 :], read[c_at : c_at + 1]
+        forwarded = {self._number[found] for found in addend if found in self._number}
+        return tuple(sorted(self._overlapping(factors) | (self._overlapping(addend) - forwarded)))
 
 
 class _Accesses:
@@ -249,16 +250,20 @@ class _Accesses:
         count = rows["line_count"].astype(np.int64)
         self._is_global = rows["space"] == SPACES.index("global")
         self._is_load = rows["kind"] == KINDS.index("load")
-        self._useful = np.minimum(count * machine.line_bytes, rows["lanes"].astype(np.int64) * rows["size"])
+        asked = rows["lanes"].astype(np.int64) * rows["size"]
+        # Lanes of an atomic on one address are performed one by one: they save nothing.
+        atomic = rows["kind"] == KINDS.index("atomic")
+        self._useful = np.where(atomic, asked, np.minimum(count * machine.line_bytes, asked))
         reads = np.flatnonzero((self._is_global | (rows["space"] == SPACES.index("scalar"))) & self._is_load)
+        ids = np.stack([trace.waves[axis] for axis in "xyz"], axis=1)
+        self._group = np.unique(ids, axis=0, return_inverse=True)[1].ravel()  # a wave's workgroup
         self._fresh, self._again = self._misses(reads, count, resident)
         order = np.argsort(rows["wave"], kind="stable")
         bounds = np.searchsorted(rows["wave"][order], np.arange(len(trace.waves) + 1))
         self._of_wave = [order[bounds[i] : bounds[i + 1]] for i in range(len(trace.waves))]
-        columns = [
-            rows[name] for name in ("space", "kind", "size", "lanes", "phases", "clocks", "line_count")
-        ]
-        plain = [column.tolist() for column in (*columns, self._useful, self._fresh, self._again)]
+        columns = [rows[name] for name in ("space", "kind", "size", "lanes", "phases", "line_count")]
+        made = (self._lds_clocks(atomic), self._useful, self._fresh, self._again, self._scalar_lines())
+        plain = [column.tolist() for column in (*columns, *made)]
         self._rows: list[tuple[int, ...]] = list(zip(*plain, strict=True))
 
     def _misses(self, reads: np.ndarray, count: np.ndarray, resident: int) -> tuple[np.ndarray, np.ndarray]:
@@ -270,8 +275,7 @@ class _Accesses:
         trace, line_bytes = self._trace, self._machine.line_bytes
         fresh, again = np.zeros(len(count), np.int64), np.zeros(len(count), np.int64)
         share = self._machine.l1_bytes_per_cu // line_bytes // resident
-        ids = np.stack([trace.waves[axis] for axis in "xyz"], axis=1)
-        group = np.unique(ids, axis=0, return_inverse=True)[1].ravel()[trace.accesses["wave"][reads]]
+        group = self._group[trace.accesses["wave"][reads]]
         for number in np.unique(group):
             mine = reads[group == number]
             owner = np.repeat(mine, count[mine])
@@ -285,6 +289,30 @@ class _Accesses:
             fresh += np.bincount(owner[distance < 0], minlength=len(count)) * line_bytes
             again += np.bincount(owner[distance > share], minlength=len(count)) * line_bytes
         return fresh, again
+
+    def _lds_clocks(self, atomic: np.ndarray) -> np.ndarray:
+        """The trace's clocks; of atomics no fewer than lanes meet in one bank, for a bank performs one at a time."""
+        rows, banks = self._trace.accesses, self._machine.lds_banks
+        clocks = rows["clocks"].astype(np.int64)
+        mine = np.flatnonzero(atomic & (rows["space"] == SPACES.index("lds")) & (rows["pattern"] >= 0))
+        patterns, which = np.unique(rows["pattern"][mine], return_inverse=True)
+        met = np.zeros((len(patterns), banks), np.int64)
+        offsets = self._trace.patterns[patterns]
+        pattern, lane = np.nonzero(offsets != OFF)
+        np.add.at(met, (pattern, offsets[pattern, lane] // 4 % banks), 1)
+        clocks[mine] = np.maximum(clocks[mine], met.max(axis=1, initial=0)[which])
+        return clocks
+
+    def _scalar_lines(self) -> np.ndarray:
+        """The first line of each scalar load, by its rank among those of its workgroup; -1 of other accesses."""
+        rows = self._trace.accesses
+        found = np.full(len(rows), -1, np.int64)
+        mine = np.flatnonzero((rows["space"] == SPACES.index("scalar")) & (rows["line_count"] > 0))
+        lines = self._trace.lines[rows["first_line"][mine]]
+        for number in np.unique(self._group[rows["wave"][mine]]):
+            here = self._group[rows["wave"][mine]] == number
+            found[mine[here]] = np.unique(lines[here], return_inverse=True)[1]
+        return found
 
     def of(self, wave: int, steps: np.ndarray) -> dict[int, tuple[tuple[int, ...], ...]]:
         """The accesses of a wave by the position of their step in its stream."""
@@ -312,19 +340,21 @@ def _ranges(first: np.ndarray, count: np.ndarray) -> np.ndarray:
 def _stream(
     trace: Trace,
     machine: Machine,
-    static: list[Op],
+    static: tuple[list[Op], list[Op]],
     executed: np.ndarray,
     accesses: dict[int, tuple[tuple[int, ...], ...]],
     shared: dict[tuple[Op, tuple[tuple[int, ...], ...]], Op],
 ) -> list[Op]:
-    """The operations of one wave; `shared` keeps those of equal cost one object."""
+    """The operations of one wave from those of each instruction, which is followed by the next one or jumps; `shared`
+    keeps those of equal cost one object."""
     address = trace.instructions["address"][executed].astype(np.int64)
     size = trace.instructions["size"][executed]
     jumps = np.zeros(len(executed), bool)
     jumps[:-1] = address[1:] != address[:-1] + size[:-1]
-    found = [static[i] for i in executed.tolist()]
+    following, taken = static
+    found = [following[i] for i in executed.tolist()]
     for position in np.flatnonzero(jumps).tolist():
-        found[position] = found[position]._replace(clk=machine.branch_taken_clk)
+        found[position] = taken[executed[position]]
     for position, rows in accesses.items():
         key = found[position], rows
         op = shared.get(key)
@@ -341,7 +371,7 @@ _LOAD, _STORE = map(KINDS.index, ("load", "store"))
 def _cost(machine: Machine, op: Op, accesses: tuple[tuple[int, ...], ...]) -> Op:
     """An LDS, VMEM or SMEM operation with what its accesses cost."""
     bus = lds_clk = latency = fresh = again = stored = 0
-    for space, kind, size, lanes, phases, clocks, lines, useful, first_touched, lost in accesses:
+    for space, kind, size, lanes, phases, lines, clocks, useful, first_touched, lost, _ in accesses:
         if space == _LDS:
             lds_clk += clocks
             if op.kind == LDS:
@@ -359,7 +389,7 @@ def _cost(machine: Machine, op: Op, accesses: tuple[tuple[int, ...], ...]) -> Op
     if op.kind == LDS:
         return op._replace(clk=max(lds_clk, 1), latency=latency or machine.lds_latency_clk)
     if op.kind == SMEM:
-        return op._replace(fresh=fresh)
+        return op._replace(fresh=fresh, line=accesses[0][-1])
     return op._replace(
         clk=max(bus, 1), latency=latency, fresh=fresh, again=again, store=stored, lds_clk=lds_clk
     )

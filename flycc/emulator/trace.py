@@ -36,6 +36,7 @@ import numpy as np
 
 VERSION = 1
 LINE_BYTES = 128
+LANES = 64
 
 #: A lane of a pattern that takes no part.
 OFF = 0xFFFFFFFF
@@ -133,6 +134,8 @@ class Trace:
         for name, dtype in ARRAYS.items():
             if arrays[name].dtype != dtype:
                 raise ValueError(f"{path}: {name} is of {arrays[name].dtype}, not of {dtype}")
+        if wrong := _wrong(info, arrays):
+            raise ValueError(f"{path} is not a trace: {wrong}")
         return Trace(**arrays, info=info)
 
     def set_of(self, index: int) -> np.ndarray:
@@ -158,3 +161,59 @@ class Trace:
     def wave_instructions(self) -> int:
         """Instructions, summed over waves."""
         return int(self.set_sizes()[self.steps["set"]].sum())
+
+
+#: The numbers of `info` that readers rely on, and the least and the greatest that a gfx950 has.
+_LIMITS = {
+    "waves_per_workgroup": (1, 16),
+    "vgprs": (0, 512),
+    "accum_offset": (0, 512),
+    "sgprs": (0, 128),
+    "lds_bytes": (0, 160 * 1024),
+    "scratch_bytes": (0, 1 << 32),
+}
+#: Columns of indices, and the array that they point into.
+_POINTERS = (
+    ("set_waves", None, "waves"),
+    ("steps", "instruction", "instructions"),
+    ("accesses", "step", "steps"),
+    ("accesses", "wave", "waves"),
+    ("accesses", "pattern", "patterns"),
+)
+
+
+def _wrong(info: dict[str, Any], arrays: dict[str, np.ndarray]) -> str:
+    """What is wrong with the contents of a file of the right version and types; "" if nothing is."""
+    if not isinstance(info.get("kernel"), str):
+        return f"kernel is {info.get('kernel')!r}, not a name"
+    for name in ("grid", "block"):
+        sizes = info.get(name)
+        if (
+            not isinstance(sizes, list)
+            or len(sizes) != 3
+            or not all(_within(n, 1, (1 << 31) - 1) for n in sizes)
+        ):
+            return f"{name} is {sizes!r}, not three positive whole numbers"
+    for name, (least, most) in _LIMITS.items():
+        if not _within(info.get(name), least, most):
+            return f"{name} is {info.get(name)!r}, not a whole number from {least} to {most}"
+    for name, array in arrays.items():
+        if array.shape[1:] != ((LANES,) if name == "patterns" else ()):
+            return f"{name} are of shape {array.shape}"
+    for name, column, target in _POINTERS:
+        values = arrays[name] if column is None else arrays[name][column]
+        if values.size and int(values.max()) >= len(arrays[target]):
+            return f"{name} point beyond the end of {target}"
+    starts = arrays["set_starts"].astype(np.int64)
+    if not len(starts) or np.any(np.diff(starts) < 0) or starts[-1] > len(arrays["set_waves"]):
+        return "set_starts do not divide set_waves"
+    if arrays["steps"].size and int(arrays["steps"]["set"].max()) >= len(starts) - 1:
+        return "steps point beyond the end of set_starts"
+    first, count = arrays["accesses"]["first_line"], arrays["accesses"]["line_count"]
+    if count.size and int((first + count)[count > 0].max(initial=0)) > len(arrays["lines"]):
+        return "accesses point beyond the end of lines"
+    return ""
+
+
+def _within(value: object, least: int, most: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most

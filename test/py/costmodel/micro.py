@@ -4,6 +4,8 @@
 
     0a020301 | v_add_f32 v1, v1, v1
 
+Instructions with a number that tests choose are put together here: see `NUMBERED`.
+
 A kernel gets a pointer to `SIZE` bytes in its kernel arguments, s[0:1]; it ends without being told to.
 """
 
@@ -11,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -34,17 +37,51 @@ SIZE = 1 << 20
 PLENTY = Supply(link=1 / 64, deep=0.0, store=1 / 64, drain=0.0, fresh_latency=MI350.l2_hit_clk)
 
 
+@cache
 def table() -> dict[str, bytes]:
     """Machine code by assembly text."""
     rows = [line.split(" | ") for line in TABLE.read_text().splitlines()]
     return {text: np.array([int(w, 16) for w in words.split()], "<u4").tobytes() for words, text in rows}
 
 
+#: "s_movk_i32 s20, 7" and its like: the word without the number in its lower half.
+NUMBERED = {
+    "s_movk_i32 s20": 0xB0140000,
+    "s_movk_i32 s21": 0xB0150000,
+    "s_movk_i32 s22": 0xB0160000,
+    "s_movk_i32 s23": 0xB0170000,
+    "s_movk_i32 s25": 0xB0190000,
+    "s_cbranch_scc0": 0xBF840000,  # words to skip
+    "s_cbranch_scc1": 0xBF850000,
+}
+
+
+def encode(line: str) -> bytes:
+    """Machine code of an instruction out of the table or of NUMBERED."""
+    name, _, number = line.replace(",", "").rpartition(" ")
+    if line in (known := table()):
+        return known[line]
+    return np.array([NUMBERED[name] | int(number) & 0xFFFF], "<u4").tobytes()
+
+
+def words(lines: Sequence[str]) -> int:
+    return sum(len(encode(line)) for line in lines) // 4
+
+
+def loop(body: Sequence[str]) -> list[str]:
+    """As many turns as s20 says, at least one."""
+    turn = [*body, "s_sub_u32 s20, s20, 1", "s_cmp_lg_u32 s20, 0"]
+    return [*turn, f"s_cbranch_scc1 {-words(turn) - 1}"]
+
+
+def now_and_then(period: int, rare: Sequence[str]) -> list[str]:
+    """Part of a loop's body that every `period`-th turn executes; `period` is a power of two."""
+    chosen = [f"s_movk_i32 s25, {period - 1}", "s_and_b32 s24, s20, s25", "s_cmp_eq_u32 s24, 1"]
+    return [*chosen, f"s_cbranch_scc0 {words(rare)}", *rare]
+
+
 def kernel(lines: Sequence[str], *, vgprs: int = 128, lds: int = 0) -> Kernel:
-    known = table()
-    code = CodeObject(
-        (Segment(ENTRY, b"".join(known[line] for line in (*lines, "s_endpgm")), False, True),), {}, {}
-    )
+    code = CodeObject((Segment(ENTRY, b"".join(map(encode, (*lines, "s_endpgm"))), False, True),), {}, {})
     described = Descriptor(
         name="micro", entry=ENTRY, code_size=0, kernarg_size=8, kernarg_align=8, lds_bytes=lds, scratch_bytes=0,
         vgpr_count=vgprs, accum_offset=vgprs, sgpr_count=96, user_sgprs=(UserSgpr("kernarg_segment_ptr", 0, 2),),
@@ -57,13 +94,21 @@ def kernel(lines: Sequence[str], *, vgprs: int = 128, lds: int = 0) -> Kernel:
 
 
 def trace(
-    lines: Sequence[str], *, waves: int = 1, grid: int = 1, vgprs: int = 128, lds: int = 32768
+    lines: Sequence[str],
+    *,
+    waves: int = 1,
+    grid: int = 1,
+    vgprs: int = 128,
+    lds: int = 32768,
+    workgroups: Sequence[int] | None = None,
 ) -> Trace:
+    """Of all workgroups, or of those of these numbers."""
     made = kernel(lines, vgprs=vgprs, lds=lds)
     recorder = Recorder()
     module = emulator.Module(made.code, {made.name: made})
     data = np.zeros(SIZE, np.uint8)
-    emulator.run(module, made.name, (grid, 1, 1), (64 * waves, 1, 1), [data], observers=(recorder,))
+    chosen = {} if workgroups is None else {"workgroups": [(number, 0, 0) for number in workgroups]}
+    emulator.run(module, made.name, (grid, 1, 1), (64 * waves, 1, 1), [data], observers=(recorder,), **chosen)
     return recorder.trace()
 
 

@@ -269,3 +269,43 @@ def test_stores_end_a_launch_when_memory_has_them() -> None:
     bus = 64 * 16 // MI350.l1_bytes_per_clk
     first = waited.issues("global")[0]
     assert waited.issues("v_add")[0] - first == pytest.approx(bus + MI350.store_clk, abs=8)
+
+
+def test_a_c_that_partly_overlaps_an_earlier_result_is_not_forwarded() -> None:
+    """[S] only C that is the earlier D as it stands is: otherwise 16 clk + 3 states of 4 clk, as for other users."""
+    overlapping = "v_mfma_f32_16x16x32_bf16 v[22:25], v[40:43], v[44:47], v[22:25]"
+    first, second = run([MFMA_BF16, overlapping]).issues("v_mfma")
+    assert second - first == 28
+    assert gaps(run([overlapping] * 5).issues("v_mfma")) == {16}
+
+
+def test_other_waves_wait_for_a_cold_scalar_line_too() -> None:
+    """[M] 768 clk for the first scalar load of a line: no wave has its data earlier, whichever asked first."""
+    done = run([*LOADS, VALU], waves=4, warm=False)
+    assert {done.issues("v_add", wave)[0] // 100 for wave in range(4)} == {768 // 100}
+    warm = run([*LOADS, VALU], waves=4)
+    assert all(warm.issues("v_add", wave)[0] < MI350.scalar_hit_clk + 60 for wave in range(4))
+
+
+@pytest.mark.parametrize(
+    ("address", "clk"),
+    [
+        (["v_lshlrev_b32 v10, 2, v0"], 2),  # as a write: 128 bytes a clock
+        (["v_mov_b32_e32 v10, 0"], 64),  # one address
+        (["v_lshlrev_b32 v10, 8, v0"], 64),  # one bank
+    ],
+)
+def test_lds_atomics_of_one_bank_come_one_after_another(address: list[str], clk: int) -> None:
+    """[?] a bank performs one lane's atomic a clock."""
+    done = run([*address, *["ds_add_u32 v10, v1"] * 32])
+    assert done.timing.lds_busy == 2 * 32 * clk  # of both workgroups
+
+
+def test_global_atomics_on_one_line_are_not_faster() -> None:
+    """[?] lanes on one address save nothing: 256 bytes, four clk of L1's bus."""
+    atomics = ["global_atomic_add v10, v1, s[4:5]"] * 32
+    apart = run([*LOADS[:1], "v_lshlrev_b32 v10, 2, v0", LOADS[2], *atomics]).timing
+    together = run([*LOADS[:1], "v_mov_b32_e32 v10, 0", LOADS[2], *atomics]).timing
+    assert together.l1_busy >= apart.l1_busy == 2 * 32 * 4
+    assert together.clk >= apart.clk
+    assert together.deep_busy >= apart.deep_busy

@@ -87,12 +87,31 @@ def test_bounds_that_always_hold(product: Trace) -> None:
     assert found.bytes["l2"] / found.by_hypothesis[operand.name] / 1e6 <= operand.operand_tb_s
 
 
-def test_turns_left_out_do_not_matter(product: Trace) -> None:
+@pytest.mark.parametrize("grid", [1024, 4096, 16384])
+@pytest.mark.parametrize("waits", [False, True])
+def test_stores_and_loads_never_outrun_memory(grid: int, waits: bool) -> None:
+    """However many rounds: loads that nobody waits for and stores move no faster than HBM, nor 20 % slower beyond a
+    compute unit's start and the 1,892 clk of its first load."""
+    head = ["s_load_dwordx2 s[4:5], s[0:1], 0x0", "v_lshlrev_b32 v10, 4, v0", "s_waitcnt lgkmcnt(0)"]
+    store, load = "global_store_dwordx4 v10, v[12:15], s[4:5]", "global_load_dwordx4 v[12:15], v10, s[4:5]"
+    wait = ["s_waitcnt vmcnt(0)"] if waits else []
+    fresh = Reuse(0, 0)  # all of it from HBM
+    for body in ([store] * 4, [load], [load, store]):
+        found = predict(trace([*head, *body, *wait], waves=4), (grid, 1, 1), reuse=fresh)
+        least = (found.bytes["hbm"] + found.bytes["store"]) / MI350.hbm_tb_s / 1e6
+        assert min(found.by_hypothesis.values()) >= least
+        assert max(found.utilisation.values()) <= 1
+        if not waits:
+            assert max(found.by_hypothesis.values()) <= 1.2 * least + (1892 + 720 + 32 * 14) / 2.4e3
+
+
+def test_turns_left_out_do_not_matter() -> None:
     """A few turns carried on against all of them. The pace differs between turns by what bursts of the two resident
     workgroups meet, a few clk of some thousand: 2 % is well beyond that and well below the model's own error."""
+    product = gemm_trace(1024, 2048, 6144, SMALL)
     few = predict(product)
     made = programs(product, MI350, 2)
-    assert shorten(made) is not None
+    assert shorten(made, MI350) is not None
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("flycc.costmodel.device.shorten", lambda *_: None)
         everything = predict(product)
@@ -124,7 +143,7 @@ def test_floors(product: Trace) -> None:
     short = trace(["s_nop 3"])
     times = {floor: predict(short, floor=floor).time for floor in ("graph", "compile", "eager")}
     # [S] the shortest kernels take 1.9 to 3.5 us, an eager operator about 18.
-    assert 1.4 <= times["graph"].low <= times["graph"].typical <= times["graph"].high <= 3.6
+    assert times["graph"].low <= 1.9 <= times["graph"].typical <= 3.5 <= times["graph"].high
     assert times["graph"].typical < times["compile"].typical < times["eager"].typical == 18
     assert times["eager"].low < 18 < times["eager"].high
     long = (64, 64, 1)  # hides the host's time
@@ -183,3 +202,10 @@ def test_lines_are_counted_once_each_by_program(product: Trace) -> None:
     assert made.level_bytes["fresh"] == 128 * 1536 * 2 == made.lines.size * 128
     assert made.level_bytes["store"] == 64 * 64 * 2
     assert np.all(np.diff(made.lines.astype(np.int64)) > 0)
+
+
+def test_lds_that_was_left_out_is_noted() -> None:
+    """Reads at 4,096 to 4,352 bytes reach nothing in a workgroup with 256."""
+    lines = ["v_lshlrev_b32 v10, 2, v0", "ds_read_b32 v11, v10 offset:4096"]
+    assert any("within the 256 bytes given" in note for note in predict(trace(lines, lds=256)).notes)
+    assert not any("bytes given" in note for note in predict(trace(lines, lds=8192)).notes)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -303,3 +304,31 @@ def test_damaged_bytes_are_refused(tmp_path: Path) -> None:
         # Some bytes are of no consequence; for the others it is this error and no other.
         with suppress(ValueError):
             Trace.load(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("grid", [0, 1, 1]), ("grid", [-5, 1, 1]), ("grid", [3, 1]), ("grid", [3.5, 1, 1]), ("grid", "abc"),
+        ("block", None), ("kernel", 5), ("vgprs", -8), ("vgprs", 600), ("vgprs", "x"), ("vgprs", None),
+        ("waves_per_workgroup", 0), ("waves_per_workgroup", 64), ("lds_bytes", -1), ("lds_bytes", 200_000),
+        ("lds_bytes", float("inf")), ("sgprs", True),
+    ],
+)  # fmt: skip
+def test_impossible_info_is_refused(name: str, value: object, tmp_path: Path) -> None:
+    recorder = Recorder()
+    run_divergent((recorder,))
+    trace = recorder.trace()
+    replace(trace, info={**trace.info, name: value}).save(tmp_path / "t.npz")
+    with pytest.raises(ValueError, match=f"is not a trace: {name} is "):
+        Trace.load(tmp_path / "t.npz")
+
+
+@pytest.mark.parametrize("name", ["instructions", "waves", "steps", "lines", "patterns", "set_starts"])
+def test_indices_beyond_the_end_are_refused(name: str, tmp_path: Path) -> None:
+    recorder = Recorder()
+    run_gemm((recorder,))
+    trace = recorder.trace()
+    replace(trace, **{name: getattr(trace, name)[:1]}).save(tmp_path / "t.npz")
+    with pytest.raises(ValueError, match=r"is not a trace: .* (beyond the end of|do not divide)"):
+        Trace.load(tmp_path / "t.npz")
