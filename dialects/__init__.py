@@ -6,18 +6,21 @@ from typing import Any
 from torch_mlir import ir
 
 from flycc.contracts import Problem
-from flycc.dialects import gemm, rms_norm, topk
+from flycc.dialects import gemm, grouped_gemm, rms_norm, topk
 from flycc.dialects.base import load
 from flycc.dialects.gemm import GemmOp, build_gemm
+from flycc.dialects.grouped_gemm import GroupedGemmOp, build_grouped_gemm
 from flycc.dialects.rms_norm import RmsNormBackwardOp, RmsNormOp, build_rms_norm, build_rms_norm_backward
 from flycc.dialects.topk import TopkOp, build_topk
 
 __all__ = [
     "GemmOp",
+    "GroupedGemmOp",
     "RmsNormBackwardOp",
     "RmsNormOp",
     "TopkOp",
     "build_gemm",
+    "build_grouped_gemm",
     "build_rms_norm",
     "build_rms_norm_backward",
     "build_topk",
@@ -27,6 +30,7 @@ __all__ = [
 
 _PROBLEMS: dict[type, Callable[[Any], Problem]] = {
     GemmOp: gemm.problem,
+    GroupedGemmOp: grouped_gemm.problem,
     RmsNormOp: rms_norm.problem,
     RmsNormBackwardOp: rms_norm.backward_problem,
     TopkOp: topk.problem,

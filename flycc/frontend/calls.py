@@ -12,7 +12,7 @@ from torch.fx.experimental.symbolic_shapes import statically_known_true
 from torch.fx.node import map_arg
 from torch_mlir.ir import OpView, Value
 
-from flycc.dialects import GemmOp, RmsNormBackwardOp, RmsNormOp, TopkOp
+from flycc.dialects import GemmOp, GroupedGemmOp, RmsNormBackwardOp, RmsNormOp, TopkOp
 from flycc.dialects.sizes import known
 from flycc.passes.torch_ir import constant
 
@@ -115,6 +115,12 @@ def _gemm(graph: Graph, op: GemmOp, operand: Operand, _: Sequence[int]) -> list[
     return [_function(graph, torch.ops.flycc.gemm.default, *operands, **flags)]
 
 
+def _grouped_gemm(graph: Graph, op: GroupedGemmOp, operand: Operand, _: Sequence[int]) -> list[Node]:
+    operands = [operand(value) for value in (op.a, op.b, op.offsets) if value is not None]
+    flags = {"trans_a": op.trans_a, "trans_b": op.trans_b}
+    return [_function(graph, torch.ops.flycc.grouped_gemm.default, *operands, **flags)]
+
+
 def _rms_norm(graph: Graph, op: RmsNormOp, operand: Operand, layout: Sequence[int]) -> list[Node]:
     """Transposed tensors are normalised row by row in the order of memory, as views."""
     eps = constant(op.eps)
@@ -181,12 +187,14 @@ def _topk(graph: Graph, op: TopkOp, operand: Operand, _: Sequence[int]) -> list[
 
 _CALLS: dict[type, Callable[[Graph, Any, Operand, Sequence[int]], list[Node]]] = {
     GemmOp: _gemm,
+    GroupedGemmOp: _grouped_gemm,
     RmsNormOp: _rms_norm,
     RmsNormBackwardOp: _rms_norm_backward,
     TopkOp: _topk,
 }
 _NAMES: dict[type, str] = {
     GemmOp: "flycc::gemm",
+    GroupedGemmOp: "flycc::grouped_gemm",
     RmsNormOp: "flycc::rms_norm_fwd",
     RmsNormBackwardOp: "flycc::rms_norm_bwd",
     TopkOp: "flycc::topk",

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from torch.fx import Node
 
-from flycc.contracts import GemmProblem, GroupedGemmProblem, Problem, Reason, RmsNormBackwardProblem, RmsNormProblem, TopkProblem
+from flycc.contracts import (
+    GemmProblem,
+    GroupedGemmProblem,
+    Problem,
+    Reason,
+    RmsNormBackwardProblem,
+    RmsNormProblem,
+    TopkProblem,
+)
 from flycc.frontend.nodes import target_name
 
 #: The families of candidates, by prefix of the target's name; the first that fits counts.

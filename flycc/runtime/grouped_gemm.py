@@ -18,8 +18,6 @@ from flycc.runtime.loading import Loaded, load
 from flycc.runtime.operands import GemmOperands, Matrix
 
 _DTYPES = {torch.bfloat16: "bf16", torch.float16: "f16"}
-#: PyTorch's rows of the result start at multiples of so many bytes.
-_ROW_BYTES = 16
 
 LIBRARY.define(
     "grouped_gemm(Tensor a, Tensor b, Tensor? offsets=None, *, bool trans_a=False, bool trans_b=False) -> Tensor"
@@ -142,8 +140,8 @@ def grouped_gemm(
         offsets: int32 [G], where each group ends, ascending, in the dimension that the groups share out: M where
             only `b` has groups, N where only `a` has, K where neither has. None where both have.
 
-    Returns [M, N], or [G, M, N] where both or neither operand has groups, of the dtype of `a`, with rows that start at
-    multiples of 16 bytes. As in PyTorch, what belongs to no group is not written.
+    Returns a contiguous [M, N], or [G, M, N] where both or neither operand has groups, of the dtype of `a`. As in
+    PyTorch, what belongs to no group is not written.
     """
     out = grouped_gemm_fake(a, b, offsets, trans_a=trans_a, trans_b=trans_b)
     left = a.transpose(-1, -2) if trans_a else a
@@ -160,7 +158,8 @@ def grouped_gemm(
             launch(GroupedOperands.of(left, right, offsets, out), device)
     except Exception as error:  # a model never breaks because of us: see refusals.refuse
         refusals.refuse("grouped-gemm", error)
-        return torch._grouped_mm(left, right, offs=offsets)
+        # Where PyTorch is not built for ROCm its rows may be padded.
+        return torch._grouped_mm(left, right, offs=offsets).contiguous()
     return out
 
 
@@ -184,11 +183,7 @@ def grouped_gemm_fake(
         all(count == groups[0] for count in groups),
         lambda: f"flycc::grouped_gemm: groups of a, b and offsets differ: {groups}",
     )
-    per_row = _ROW_BYTES // a.element_size()
-    stride = (n + per_row - 1) // per_row * per_row
-    if ranks in ((2, 3), (3, 2)):
-        return a.new_empty_strided((m, n), (stride, 1))
-    return a.new_empty_strided((groups[0], m, n), (m * stride, stride, 1))
+    return a.new_empty((m, n) if ranks in ((2, 3), (3, 2)) else (groups[0], m, n))
 
 
 LIBRARY.impl("grouped_gemm", grouped_gemm, "CompositeExplicitAutograd")
