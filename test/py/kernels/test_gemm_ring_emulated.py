@@ -163,24 +163,37 @@ def test_every_valid_ring_computes(count: int) -> None:
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("name", CONFIGS)
-def test_lds_has_no_bank_conflicts_and_registers_are_not_spilled(name: str, layout: str) -> None:
-    problem = GemmProblem("bf16", 256, 256, 256, trans_a=layout[0] == "T", trans_b=layout[1] == "T")
+def test_nothing_holds_the_main_loop_up(name: str, layout: str) -> None:
+    """No bank conflicts in LDS, no spilled registers, and no wait of the loop asks for all loads to have come."""
+    problem = GemmProblem("bf16", 256, 256, 512, trans_a=layout[0] == "T", trans_b=layout[1] == "T")
     compiled = compile_kernel(gemm.kernel(problem, CONFIGS[name]))
     kernel = emulator.load(compiled.elf).kernels[compiled.symbol]
     assert kernel.descriptor.scratch_bytes == 0
     memory, recorder = emulator.Memory(), Recorder()
     pointers = {
-        operand: memory.register(np.zeros(256 * 256, np.uint16), name=operand)
+        operand: memory.register(np.zeros(256 * 512, np.uint16), name=operand)
         for operand in ("a", "b", "out")
     }
-    numbers = dict.fromkeys(compiled.kernarg.names, 0) | {"m": 256, "n": 256, "k": 256}
-    leading = dict.fromkeys(("ld_a", "ld_b", "ld_out"), 256)
+    numbers = dict.fromkeys(compiled.kernarg.names, 0) | {"m": 256, "n": 256, "k": 512}
+    leading = {
+        "ld_a": 256 if problem.trans_a else 512,
+        "ld_b": 512 if problem.trans_b else 256,
+        "ld_out": 256,
+    }
     launch = gemm.launch(problem, CONFIGS[name])
     kernarg = compiled.kernarg.pack({**numbers, **leading, **pointers})
     emulator.launch(
         kernel, launch.grid, launch.block, kernarg, memory, workgroups=[(0, 0, 0)], observers=(recorder,)
     )
-    accesses = recorder.trace().accesses
+    trace = recorder.trace()
+    executed = trace.steps["instruction"][trace.steps["set"] == trace.steps["set"][0]]
+    times = np.bincount(executed, minlength=len(trace.instructions))
+    waits = trace.instructions[
+        (times >= 512 // CONFIGS[name].tile_k) & (trace.instructions["name"] == "s_waitcnt")
+    ]
+    assert (waits["vmcnt"] > 0).all()
+    assert (waits["vmcnt"] < 63).any()
+    accesses = trace.accesses
     of_lds = accesses[accesses["space"] == SPACES.index("lds")]
     assert (of_lds["kind"] == KINDS.index("load")).any()
     assert (of_lds["clocks"] == of_lds["phases"]).all()
