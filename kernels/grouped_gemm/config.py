@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from flycc.contracts import GroupedGemmProblem, Reason
 from flycc.kernels.common.machine import COMPUTE_UNITS, LDS_BYTES
-from flycc.kernels.gemm.config import ELEMENT_BYTES, GemmConfig
+from flycc.kernels.gemm.config import ELEMENT_BYTES, RINGS, GemmConfig
 
 #: A launch has so many workgroups a compute unit at most: more hide no further latency.
 MAX_PER_COMPUTE_UNIT = 2
@@ -77,25 +78,33 @@ class GroupedGemmConfig:
 _DECODE = GroupedGemmConfig(GemmConfig(16, 64, 64, waves_k=4, staged=False))
 _SMALL = GroupedGemmConfig(GemmConfig(64, 64, 64, waves_m=2, waves_n=2))
 _LARGE = GroupedGemmConfig(GemmConfig(128, 128, 64, waves_m=2, waves_n=2))
+_RINGS = tuple(map(GroupedGemmConfig, RINGS))
 
 
 def space(problem: GroupedGemmProblem) -> Iterator[GroupedGemmConfig]:
-    """Every shipped configuration that computes `problem`, the likeliest first."""
-    rows = _rows_of_a_group(problem)
-    if rows <= _DECODE.tile.tile_m:
-        order = (_DECODE, _SMALL, _LARGE)
-    elif rows < _LARGE.tile.tile_m or (_LARGE.max_tiles(problem) or 0) < COMPUTE_UNITS:
-        order = (_SMALL, _LARGE, _DECODE)
+    """Every shipped configuration that computes `problem`, the likeliest first.
+
+    The host does not know how groups share out the ragged dimension, so they are taken to be equal.
+    """
+    sizes = {"m": problem.m, "n": problem.n}
+    groups = problem.groups
+    if isinstance(groups, int) and isinstance(size := sizes.get(problem.ragged), int):
+        sizes[problem.ragged] = -(-size // max(1, groups))
+    m, n = sizes["m"], sizes["n"]
+    if not (isinstance(m, int) and isinstance(n, int) and isinstance(groups, int)):
+        order: tuple[GroupedGemmConfig, ...] = (_SMALL, _LARGE, _DECODE, *_RINGS)
     else:
-        order = (_LARGE, _SMALL, _DECODE)
+        fewest = partial(_longest, m, n, groups)
+        tiled = (*sorted(_RINGS, key=fewest), *sorted((_LARGE, _SMALL), key=fewest))
+        order = (_DECODE, *tiled) if m <= _DECODE.tile.tile_m else (*tiled, _DECODE)
     return (config for config in order if config.is_valid(problem) is None)
 
 
-def _rows_of_a_group(problem: GroupedGemmProblem) -> int:
-    """The rows that a group has on average; the host does not know how they are shared out."""
-    if not isinstance(problem.m, int) or not isinstance(problem.groups, int):
-        return _SMALL.tile.tile_m
-    return -(-problem.m // max(1, problem.groups)) if problem.ragged == "m" else problem.m
+def _longest(m: int, n: int, groups: int, config: GroupedGemmConfig) -> tuple[int, int]:
+    """What the compute unit with most tiles does: rows of operands fetched, which take longer; results computed."""
+    rows, columns = config.tile.tiles(m, n)
+    most = -(-groups * rows * columns // COMPUTE_UNITS)
+    return most * (config.tile.tile_m + config.tile.tile_n), most * config.tile.tile_m * config.tile.tile_n
 
 
 def choose(problem: GroupedGemmProblem) -> GroupedGemmConfig | Reason:

@@ -58,9 +58,24 @@ def test_choice_goes_by_the_rows_of_a_group() -> None:
 
     few, some, many = tile_m(m=64), tile_m(m=512), tile_m(m=8192, n=4096)
     assert few < some < many
+    assert tile_m(m=8192, n=4096, groups=128) == some, "a group has 64 rows"
     assert tile_m(m=8192, n=16) == some, "large tiles would leave most compute units without one"
     assert tile_m(m="s0") == tile_m(groups="s1") == some
     assert tile_m(ragged="n", m=16) == few
+
+
+def test_rings_are_chosen_where_operands_are_aligned() -> None:
+    def ring(**change: object) -> bool:
+        config = grouped_gemm.choose(replace(PROBLEM, **change))
+        assert isinstance(config, GroupedGemmConfig)
+        return config.tile.ring
+
+    assert ring()
+    assert ring(trans_b=False)
+    assert ring(ragged="k", trans_a=True, trans_b=False)
+    assert not ring(k=508)
+    assert not ring(align_a=8)
+    assert not ring(ragged="k"), "a group may start at any element of the rows of A"
 
 
 def test_every_configuration_of_the_space_is_valid_and_distinct() -> None:

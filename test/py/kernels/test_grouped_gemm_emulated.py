@@ -27,6 +27,12 @@ CONFIGS = {
     "small": GroupedGemmConfig(GemmConfig(64, 64, 64, waves_m=2, waves_n=2)),
     "large": GroupedGemmConfig(GemmConfig(128, 128, 64, waves_m=2, waves_n=2)),
 }
+#: Rings of tiles in LDS, and the forms and layouts that they take.
+RINGS = {
+    "ring64": GroupedGemmConfig(GemmConfig(64, 64, 64, 2, 2, stages_m=5, stages_n=5)),
+    "ring256": GroupedGemmConfig(GemmConfig(256, 256, 64, 2, 4, stages_m=3, stages_n=2)),
+}
+RING_FORMS: tuple[tuple[Ragged, str], ...] = (("m", "NN"), ("m", "NT"), ("n", "NT"), ("n", "TT"), ("k", "TN"))
 FORMS: tuple[Ragged, ...] = ("m", "n", "k")
 LAYOUTS = ("NN", "NT", "TN", "TT")
 PUBLISHED = Path(__file__).parents[3] / "benchmarks/data/published/grouped_bf16.csv"
@@ -101,6 +107,33 @@ def test_forms_and_layouts(name: str, form: Ragged, layout: str) -> None:
         dtype = ("bf16", "f16")[padding // 8]
         case = grouped_of(rng, form, layout, uneven(rng), others, dtype=dtype, padding=padding)
         check_exact(case, CONFIGS[name])
+
+
+@pytest.mark.parametrize(("form", "layout"), RING_FORMS)
+@pytest.mark.parametrize("name", RINGS)
+def test_rings(name: str, form: Ragged, layout: str) -> None:
+    """Tiles in rings, from group to group: exact, in any order of waves, and sanitizers are quiet."""
+    rng = np.random.default_rng([seed, *map(ord, name + form + layout)])
+    case = grouped_of(rng, form, layout, [0, 70, 1, 133, 0, 9], (136, 200), padding=8)
+    check_exact(case, RINGS[name])
+    first = case.run(RINGS[name])
+    again = case.run(RINGS[name], seed, sanitize="all")
+    assert not again.findings, "\n".join(map(str, again.findings))
+    np.testing.assert_array_equal(again.memory, first.memory)
+
+
+@pytest.mark.parametrize("form", ["m", "k"])
+def test_nan_and_infinity_stay_in_their_group_with_rings(form: Ragged) -> None:
+    """The last tile along a ragged K, and the rows of a ragged M, end where the group does."""
+    layout = {"m": "NT", "k": "TN"}[form]
+    case = grouped_of(np.random.default_rng(seed), form, layout, [21, 19, 23], (24, 40), beyond=1)
+    expected = rounded(reference(case)[0], case.dtype)
+    case.a.view[0, 21:40] = 0x7FC0
+    out = case.run(RINGS["ring64"]).out
+    middle = np.s_[:, 21:40] if form == "m" else np.s_[1:2]
+    assert np.isnan(out[middle]).all()
+    out[middle] = expected[middle]
+    np.testing.assert_array_equal(out, expected)
 
 
 @pytest.mark.parametrize(("padding", "misalign"), [(0, 8), (2, 0), (7, 6)])
