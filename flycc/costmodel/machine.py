@@ -97,7 +97,7 @@ class Machine:
     wave_restart_clk: int = 100  # [?] first instruction of later workgroups
     dispatch_clk: int = 14  # [M] between workgroups of a shader engine
     # [M] The first two: shortest kernels, 1.9 us and more [S], less their own. The last: the four published Triton
-    # products of fewer than 256 rows take 2.2 to 5.3 us more than modelled with 2.0; why is not known.
+    # products of fewer than 256 rows take 2.2 to 5.4 us more than modelled with 2.0; why is not known.
     launch_us: tuple[float, float, float] = (1.4, 2.0, 5.0)
     compile_us: float = 6.0  # [?] host time of one kernel in a compiled graph without graph replay
     eager_us: float = 18.0  # [S] host time of one eager operator
