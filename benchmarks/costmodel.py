@@ -310,7 +310,7 @@ def show(figures: Mapping[str, Any]) -> None:
     console.print()
     table(
         "kernels: mean absolute error of modelled times, %",
-        ("class", "rows", "const", "given", "left", "across", "unnamed", "worst"),
+        ("class", "rows", "c", "given", "left", "all", "own", "worst"),
         [
             (
                 r["class"],
@@ -398,9 +398,9 @@ def show(figures: Mapping[str, Any]) -> None:
         )
         console.print()
     console.print(
-        "All times are modelled but those called published. const: constants fitted. left: the fit saw none of the "
-        "class's rows like it; across: nor of any class's. unnamed: the class chose the tile, not the kernel's name. "
-        "worst: the worst row, given and left out. Where constants are nearly as many as rows, given says little."
+        "All times are modelled but those called published. c: constants fitted; where they are nearly as many as "
+        "rows, given says little. left: the fit saw none of the class's rows of that shape; all: nor any class's of "
+        "that N and K. own: the class chose the tile, not the kernel's name. worst: the worst row, given and left out."
     )
 
 
