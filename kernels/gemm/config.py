@@ -218,7 +218,7 @@ _SMALL = GemmConfig(64, 64, 64, waves_m=2, waves_n=2)
 _LARGE = GemmConfig(128, 128, 64, waves_m=2, waves_n=2)
 
 #: Rows from which on rings are chosen.
-_MANY_ROWS = 512
+_MANY_ROWS = 256
 #: LDS holds no more tiles of the largest, and more of the others bring nothing.
 RINGS = (
     GemmConfig(256, 256, 64, 2, 4, stages_m=3, stages_n=2),
