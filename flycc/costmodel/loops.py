@@ -97,12 +97,15 @@ def shorten(programs: list[Program], machine: Machine, turns: int | None = None)
     alike = plan is not None
     if plan is None:  # there is nothing to go by but the latest turns
         plan = _Plan(made - _MEASURE - 1, _MEASURE // 2, 1)
-    pieces = []
-    for head in (plan.head, plan.head + plan.step, plan.head + 2 * plan.step):
-        cut = iter([_cut(ops, ends, head, plan.tail) for ops, ends in zip(streams, bounds, strict=True)])
-        pieces.append([replace(program, waves=[next(cut) for _ in program.waves]) for program in programs])
+    tail = plan.tail
+
+    def piece(head: int) -> list[Program]:
+        cut = iter([_cut(ops, ends, head, tail) for ops, ends in zip(streams, bounds, strict=True)])
+        return [replace(program, waves=[next(cut) for _ in program.waves]) for program in programs]
+
+    short, middle, long = (piece(plan.head + i * plan.step) for i in range(3))
     left = (wanted - plan.kept) / (2 * plan.step)
-    return Shortened(*pieces, left=left, alike=alike, traced=wanted == made)
+    return Shortened(short, middle, long, left, alike, traced=wanted == made)
 
 
 def _longest_loop(program: Program, ops: list[Op]) -> tuple[list[int], int]:
