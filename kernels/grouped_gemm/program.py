@@ -87,7 +87,7 @@ def build(variant: GroupedGemmVariant) -> tuple[Any, tuple[Any, ...]]:
             )
             total = total_tiles(groups)
             for number in range(own, total, shape.workgroups):
-                tile = find(groups, fx.Int32(number), config)
+                tile = find(groups, fx.Int32(number), variant.ragged, shape, config)
                 operand_a, operand_b = operands(a, b, shape, tile, variant)
                 k = sizes(shape, tile, variant.ragged)[2]
                 chunks = product(element, config, place, operand_a, operand_b, k, lds)

@@ -20,21 +20,20 @@ from flycc.kernels.gemm.config import GemmConfig
 
 @dataclass(frozen=True)
 class Groups:
-    """A lane's group among 64: its number, its first index and size along the ragged dimension, and the number of
-    tiles along M (`rows`), and of those of this group and the ones of lower lanes (`end`).
+    """A lane's group among 64, of which `first` is the number of the first: its first index and size along the ragged
+    dimension, and the number of tiles of this group and those of lower lanes (`end`). These are registers that are
+    taken from the main loop, so there are no more.
     """
 
-    number: fx.Int32
+    first: fx.Int32
     start: fx.Int32
     size: fx.Int32
-    rows: fx.Int32
-    tiles: fx.Int32
     end: fx.Int32
 
 
 @dataclass(frozen=True)
 class GroupTile:
-    """A tile, all of it uniform: its group as in `Groups`, and the tile's first row and column in the group."""
+    """A tile, all of it uniform: its group's number, first index and size, and its first row and column there."""
 
     number: fx.Int32
     start: fx.Int32
@@ -56,9 +55,9 @@ def look_at(
     buffer = bounded(offsets)
     start = _within(_offset(buffer, number - 1, exists & (number > 0)), total)
     size = fx.max(_within(_offset(buffer, number, exists), total) - start, fx.Int32(0))
-    rows = _tiles(size if ragged == "m" else shape.m, config.tile_m)
-    tiles = exists.select(rows * _tiles(size if ragged == "n" else shape.n, config.tile_n), fx.Int32(0))
-    return Groups(number, start, size, rows, tiles, wave_scan(tiles, lane))
+    columns = _tiles(size if ragged == "n" else shape.n, config.tile_n)
+    tiles = exists.select(_rows(size, ragged, shape, config) * columns, fx.Int32(0))
+    return Groups(first, start, size, wave_scan(tiles, lane))
 
 
 def total_tiles(groups: Groups) -> fx.Int32:
@@ -66,14 +65,17 @@ def total_tiles(groups: Groups) -> fx.Int32:
     return _of_lane(groups.end, fx.Int32(63))
 
 
-def find(groups: Groups, tile: fx.Int32, config: GemmConfig) -> GroupTile:
+def find(groups: Groups, tile: fx.Int32, ragged: str, shape: Any, config: GemmConfig) -> GroupTile:
     """The tile at place `tile` of the stream of these 64 groups. Tiles of a group go down M first."""
     owner = uniform(ones(rocdl.ballot(T.i64, (groups.end <= tile).ir_value())))
-    rows = _of_lane(groups.rows, owner)
-    inside = tile - (_of_lane(groups.end, owner) - _of_lane(groups.tiles, owner))
+    start, size = _of_lane(groups.start, owner), _of_lane(groups.size, owner)
+    before = _of_lane(groups.end, fx.max(owner - 1, fx.Int32(0)))
+    inside = tile - (owner > 0).select(before, fx.Int32(0))
+    rows = _rows(size, ragged, shape, config)
     column = fx.Int32(fx.Uint32(inside) // fx.Uint32(rows))
-    number, start, size = (_of_lane(x, owner) for x in (groups.number, groups.start, groups.size))
-    return GroupTile(number, start, size, (inside - column * rows) * config.tile_m, column * config.tile_n)
+    return GroupTile(
+        groups.first + owner, start, size, (inside - column * rows) * config.tile_m, column * config.tile_n
+    )
 
 
 def _offset(buffer: Any, number: fx.Int32, exists: Any) -> fx.Int32:
@@ -82,6 +84,11 @@ def _offset(buffer: Any, number: fx.Int32, exists: Any) -> fx.Int32:
 
 def _within(offset: fx.Int32, total: fx.Int32) -> fx.Int32:
     return fx.max(fx.min(offset, total), fx.Int32(0))
+
+
+def _rows(size: fx.Int32, ragged: str, shape: Any, config: GemmConfig) -> fx.Int32:
+    """Tiles along M of a group of `size`."""
+    return _tiles(size if ragged == "m" else shape.m, config.tile_m)
 
 
 def _tiles(size: fx.Int32, tile: int) -> fx.Int32:
