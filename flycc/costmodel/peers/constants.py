@@ -66,11 +66,12 @@ class Fitted:
 def fitted(peer: str) -> Fitted:
     """The constants of the class `family/name`. Raises KeyError where there is none."""
     entry = _table()[peer]
-    known, chosen = (
-        tuple(Spread(**part) for part in entry["spread"][kind]) for kind in ("known tile", "chosen tile")
+    (known_few, known_many), (chosen_few, chosen_many) = (
+        [Spread(**part) for part in entry["spread"][kind]] for kind in ("known tile", "chosen tile")
     )
     ranges = {name: (low, high) for name, (low, high) in entry["ranges"].items()}
     held_out = tuple(entry["held_out_error"])
+    known, chosen = (known_few, known_many), (chosen_few, chosen_many)
     return Fitted(entry["constants"], entry["rows"], entry["error"], held_out, known, chosen, ranges)
 
 
