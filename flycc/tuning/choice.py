@@ -8,6 +8,7 @@ than a tie. Problems with unknown sizes, and those that tables do not serve, kee
 from __future__ import annotations
 
 import functools
+import math
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,11 +20,11 @@ from flycc.contracts import FlyccError, GemmProblem, Reason
 from flycc.runtime import choice
 from flycc.runtime.devices import device_for
 from flycc.runtime.hip import HipDevice
-from flycc.tuning.analytic import estimate_us
+from flycc.tuning.analytic import estimate_us, lower_us
 from flycc.tuning.family import FAMILIES, Family, Key, family_of
 from flycc.tuning.measure import fastest_on
-from flycc.tuning.search import TIE, Budget, Tuned, ordered, tune
-from flycc.tuning.table import Entry, Table, read, shipped_path, user_path
+from flycc.tuning.search import TIE, Budget, Tuned, tune
+from flycc.tuning.table import Entry, Table, examined, read, shipped_path, user_path
 from flycc.tuning.workers import Workers
 
 #: How a problem that is compiled gets its configuration; see `flycc.options.Options`.
@@ -62,13 +63,19 @@ def tuned_config(problem: Any) -> Any | None:
 
 def looked_up(problem: Any, family: Family, key: Key, tables: Sequence[Table]) -> Any | None:
     """What `tables` say of `problem`, whose key is `key`; where they say nothing, the closed form for a product."""
-    closed_form = analytic_choice(problem, family) if isinstance(problem, GemmProblem) else None
-    near = [table.nearest(key) for table in tables]
+    near = [entry for table in tables if (entry := table.nearest(key)) is not None]
     # Of entries as near, the first table's.
-    for entry in sorted(filter(None, near), key=lambda entry: entry.key.apart(key)):
-        if entry.config.is_valid(problem) is None and (
-            closed_form is None or entry.key == key or _as_good(problem, entry.config, closed_form)
-        ):
+    near.sort(key=lambda entry: entry.key.apart(key))
+    serving = [entry for entry in near if entry.config.is_valid(problem) is None]
+    if serving and serving[0].key == key:
+        return serving[0].config
+    if not isinstance(problem, GemmProblem):
+        return serving[0].config if serving else None
+    closed_form = _closed_form(key)
+    if closed_form is None or closed_form.is_valid(problem) is not None:
+        return serving[0].config if serving else None
+    for entry in serving:
+        if _as_good(problem, entry.config, closed_form):
             return entry.config
     return closed_form
 
@@ -79,15 +86,30 @@ def _as_good(problem: Any, config: Any, other: Any) -> bool:
     return estimate_us(problem, config) <= estimate_us(problem, other) * _OTHER_ROWS
 
 
+def _closed_form(key: Key) -> Any | None:
+    """`analytic_choice` for a product of the next number of rows of which an octave has eight: a model that meets
+    ever new numbers of rows would wait for it at every launch."""
+    step = 1 << max(0, (key.rows - 1).bit_length() - 4)
+    return _analytic(key.exact, -(-key.rows // step) * step)
+
+
+@functools.lru_cache(maxsize=4096)
+def _analytic(exact: tuple[str | int, ...], rows: int) -> Any | None:
+    family = FAMILIES["gemm"]
+    return analytic_choice(family.problem(family.fields(Key(exact, rows))), family)
+
+
 def analytic_choice(problem: Any, family: Family) -> Any | None:
     """The configuration that the closed form likes best; the kernels' own unless it is better by more than a tie."""
-    try:
-        own, *others = ordered(problem, family)
-    except FlyccError:
+    own = family.choose(problem)
+    if isinstance(own, Reason):
         return None
-    if not others or estimate_us(problem, own) <= estimate_us(problem, others[0]) * (1 + TIE):
+    times = [(estimate_us(problem, config), config) for config in family.space(problem)]
+    least = min((us for us, _ in times), default=math.inf)
+    if estimate_us(problem, own) <= least * (1 + TIE):
         return own
-    return others[0]
+    # As the search orders them: of equal estimates the lower bound decides.
+    return min((config for us, config in times if us == least), key=functools.partial(lower_us, problem))
 
 
 def install() -> None:
@@ -109,6 +131,8 @@ def prepare(problem: Any, device: torch.device, autotune: Autotune) -> None:
     try:
         gpu = device_for(device) if autotune == "measure" else None
         wanted = "measure" if isinstance(gpu, HipDevice) else "model"
+        if autotune != wanted:
+            _warn_unmeasured(device.type)
         if known is not None and wanted in (known.by, "model"):
             return
         with Workers(0) as workers:
@@ -122,6 +146,15 @@ def prepare(problem: Any, device: torch.device, autotune: Autotune) -> None:
         return
     mine.add(entry)
     keep([entry], family, user_path(family.name))
+
+
+@functools.cache
+def _warn_unmeasured(place: str) -> None:
+    """Say once why nothing is measured."""
+    reason = Reason(
+        "tune.no-gpu", f"autotune='measure': tensors on {place} have no GPU; the model is asked instead"
+    )
+    warnings.warn(f"flycc: {reason}", RuntimeWarning, stacklevel=4)
 
 
 def _to_measure(tuned: Tuned) -> list[Any]:
@@ -139,13 +172,16 @@ def entry_of(tuned: Tuned, family: Family) -> Entry:
 
 
 def keep(entries: list[Entry], family: Family, path: Path) -> None:
-    """Put entries into the table at `path`. One that cannot be written is a warning."""
-    table = read(path, family)
+    """Put entries into the table at `path`. One that cannot be written is a warning; so is one that has something wrong
+    in it, or is of another version, which stays as it is: it would lose what was not understood."""
+    table, wrong = examined(path, family)
     for entry in entries:
         table.add(entry)
     try:
+        if wrong:
+            raise ValueError(f"{wrong}; it is left as it is: mend it or move it away")
         table.write(path)
-    except OSError as error:
+    except (OSError, ValueError) as error:
         warnings.warn(f"flycc: tuning table {path}: {error}", RuntimeWarning, stacklevel=2)
     forget()
 

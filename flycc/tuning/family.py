@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
@@ -19,6 +20,9 @@ Config: TypeAlias = gemm.GemmConfig | rms_norm.RmsNormConfig | topk.TopkConfig
 
 #: Problems' rows that tables have entries for; others take the nearest one's.
 BUCKETS = tuple(1 << i for i in range(14))
+
+#: Sizes are 64-bit integers to PyTorch.
+_MOST = (1 << 63) - 1
 
 #: Work-items of a workgroup that normalises several rows.
 _BLOCKS = (64, 256, 512)
@@ -40,7 +44,8 @@ class Key:
 class Family:
     """`names` are those of a key's parts, in a table and on the command line, the rows first.
 
-    `space` has every configuration worth trying, `choose` is the kernels' own choice, `key` is None for problems that
+    `space` has every configuration worth trying, `admits` says quickly whether it, or the kernels' own choice, has one;
+    `choose` is the kernels' own choice, `key` is None for problems that
     tables do not serve, `problem` makes the problem of a key again. `config` is the type of a configuration that is
     plain numbers; None where there is one configuration for a problem, so nothing to tune.
     """
@@ -51,6 +56,7 @@ class Family:
     space: Callable[[Any], Iterable[Any]]
     key: Callable[[Any], Key | None]
     problem: Callable[[Mapping[str, Any]], Any]
+    admits: Callable[[Any, Any], bool]
     config: type | None = None
 
     def fields(self, key: Key) -> dict[str, str | int]:
@@ -64,8 +70,8 @@ class Family:
             if name in ("dtype", "layout"):
                 if not isinstance(part, str):
                     raise ValueError(f"{name} = {part!r}: a text is needed")
-            elif type(part) is not int or part < 1:
-                raise ValueError(f"{name} = {part!r}: a number of at least 1 is needed")
+            elif type(part) is not int or not 1 <= part <= _MOST:
+                raise ValueError(f"{name} = {part!r}: a number from 1 to {_MOST} is needed")
         assert isinstance(rows, int)
         return Key(tuple(exact), rows)  # type: ignore[arg-type]
 
@@ -115,6 +121,18 @@ def _gemm_problem(parts: Mapping[str, Any]) -> GemmProblem:
     return GemmProblem(parts["dtype"], parts["m"], parts["n"], parts["k"], trans_a=trans_a, trans_b=trans_b)
 
 
+@functools.cache
+def _gemm_configs(layout: str) -> frozenset[gemm.GemmConfig]:
+    """The space of a layout, whatever the sizes: what it has for such as leave nothing out."""
+    trans_a, trans_b = (side == "T" for side in layout)
+    return frozenset(gemm_space(GemmProblem(_SIXTEEN, 4096, 4096, 4096, trans_a=trans_a, trans_b=trans_b)))
+
+
+def _gemm_admits(problem: GemmProblem, config: gemm.GemmConfig) -> bool:
+    known = config in _gemm_configs(problem.layout) or config == gemm.choose(problem)
+    return known and config.is_valid(problem) is None
+
+
 def _norm_key(problem: RmsNormProblem) -> Key | None:
     if problem.align != 16 or not isinstance(problem.rows, int) or not isinstance(problem.columns, int):
         return None
@@ -158,6 +176,7 @@ FAMILIES: dict[str, Family] = {
             gemm_space,
             _gemm_key,
             _gemm_problem,
+            _gemm_admits,
             gemm.GemmConfig,
         ),
         Family(
@@ -167,6 +186,7 @@ FAMILIES: dict[str, Family] = {
             _norm_space,
             _norm_key,
             _norm_problem,
+            lambda problem, config: config in _norm_space(problem),
             rms_norm.RmsNormConfig,
         ),
         Family(
@@ -176,6 +196,7 @@ FAMILIES: dict[str, Family] = {
             _topk_space,
             lambda problem: None,
             lambda parts: TopkProblem(parts["dtype"], parts["rows"], parts["columns"], parts["k"]),
+            lambda problem, config: config in _topk_space(problem),
         ),
     )
 }

@@ -12,17 +12,15 @@ looked up by its exact parts, and by the nearest number of rows, in octaves.
 from __future__ import annotations
 
 import json
-import math
-import os
-import tempfile
+import sys
 import warnings
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from flycc.codegen.cache import cache_root
 from flycc.tuning.family import FAMILIES, Family, Key
+from flycc.tuning.files import read_json, replace, shortened
 
 VERSION = 1
 #: A row count farther than this from every entry is not served: a factor of 4, two buckets.
@@ -76,16 +74,7 @@ class Table:
 
     def write(self, path: Path) -> None:
         """Write the file; a reader sees the old one or the new one. Raises OSError."""
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".tmp")
-        try:
-            with os.fdopen(handle, "w") as file:
-                file.write(self.text())
-            os.chmod(temporary, 0o644)
-            os.replace(temporary, path)
-        except BaseException:
-            os.unlink(temporary)
-            raise
+        replace(path, self.text())
 
     def _stored(self, entry: Entry) -> dict[str, Any]:
         rows, *exact = self.family.names
@@ -98,41 +87,51 @@ class Table:
 
 def read(path: Path, family: Family) -> Table:
     """The table in a file, empty if there is none. Of what is wrong in it one warning says so; the rest counts."""
+    table, wrong = examined(path, family)
+    if wrong:
+        warnings.warn(f"flycc: tuning table {path}: {wrong}", RuntimeWarning, stacklevel=2)
+    return table
+
+
+def examined(path: Path, family: Family) -> tuple[Table, str | None]:
+    """As `read`, with what it would warn of: a file with something wrong in it must not be written over."""
     table = Table(family)
     try:
-        stored = json.loads(path.read_bytes())
-        if stored["version"] != VERSION or stored["family"] != family.name:
+        stored = read_json(path)
+        if type(stored["version"]) is not int or (stored["version"], stored["family"]) != (
+            VERSION,
+            family.name,
+        ):
             raise ValueError(f"not a table of version {VERSION} of {family.name}")
-        entries: Iterable[Any] = list(stored["entries"])
+        entries: list[Any] = list(stored["entries"])
     except FileNotFoundError:
-        return table
+        return table, None
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        _warn(path, f"it is not used: {error}")
-        return table
+        return table, f"it is not used: {shortened(error)}"
     wrong = []
     for number, entry in enumerate(entries, 1):
         try:
             table.add(_entry(entry, family))
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            wrong.append(f"entry {number}: {error}")
-    if wrong:
-        _warn(path, f"{len(wrong)} of {len(wrong) + len(table.entries)} entries are left out; {wrong[0]}")
-    return table
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
+            wrong.append(f"entry {number}: {shortened(error)}")
+    if not wrong:
+        return table, None
+    return table, f"{len(wrong)} of {len(entries)} entries are left out; {wrong[0]}"
 
 
 def _entry(stored: Any, family: Family) -> Entry:
     key = family.key_of(stored)
+    problem = family.problem(stored)
     config = family.read_config(stored["config"])
-    if reason := config.is_valid(family.problem(stored)):
-        raise ValueError(str(reason))
+    # Nothing but what the space has: other numbers may pass a check and never end in the compiler.
+    if not family.admits(problem, config):
+        raise ValueError(
+            str(config.is_valid(problem) or f"{config}: no configuration of the space of {problem}")
+        )
     us, by = stored["us"], stored["by"]
-    if type(us) not in (int, float) or not 0 < us < math.inf or by not in _BY:
+    if type(us) not in (int, float) or not 0 < us <= sys.float_info.max or by not in _BY:
         raise ValueError(f"us = {us!r}, by = {by!r}: a time in us and one of {', '.join(_BY)} are needed")
     return Entry(key, config, float(us), by)
-
-
-def _warn(path: Path, sentence: str) -> None:
-    warnings.warn(f"flycc: tuning table {path}: {sentence}", RuntimeWarning, stacklevel=3)
 
 
 def shipped_path(family: str) -> Path:
