@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any
 
@@ -44,6 +46,16 @@ def _end_with_parent() -> None:
         os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()
+
+
+@contextmanager
+def _no_interrupts() -> Iterator[None]:
+    """What is started inside is left alone by Ctrl-C, which a terminal sends to all: its parent ends it."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT,))
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 class Workers:
@@ -83,7 +95,8 @@ class Workers:
             self._pool = ProcessPoolExecutor(self.count, spawn, initializer=_end_with_parent)
         results: list[Found | None] = []
         try:
-            futures = [self._pool.submit(evaluate, problem, config) for config in configs]
+            with _no_interrupts():
+                futures = [self._pool.submit(evaluate, problem, config) for config in configs]
         except BrokenProcessPool:
             self._pool = None
             return [None] * len(configs)

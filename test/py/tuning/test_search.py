@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,6 +15,7 @@ from flycc.contracts import FlyccError, GemmProblem, Reason, RmsNormBackwardProb
 from flycc.costmodel import Interval
 from flycc.kernels import gemm
 from flycc.kernels.gemm.space import space, vgprs
+from flycc.tuning import journal
 from flycc.tuning.analytic import estimate_us, lower_us
 from flycc.tuning.family import FAMILIES
 from flycc.tuning.journal import Journal
@@ -113,6 +115,63 @@ def test_a_damaged_journal_is_a_warning_and_starts_again(tmp_path: Path) -> None
     path.write_text(json.dumps(stored))
     with pytest.warns(RuntimeWarning, match="damaged tuning journal"):
         assert not Journal(PROBLEM, tmp_path).found
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        {"low": "a", "typical": "b", "high": 1},
+        {"low": 1.0, "typical": float("nan"), "high": 1.0},
+        {"low": 1.0, "typical": None, "high": 1.0},
+        {"low": 3.0, "typical": 2.0, "high": 1.0},
+        {"low": -1.0, "typical": 2.0, "high": 3.0},
+        {"low": True, "typical": 2.0, "high": 3.0},
+        {"low": 1.0, "typical": 2.0, "high": 10**400},
+        {"low": 1.0, "typical": 2.0},
+        {"code": 5, "sentence": []},
+        [],
+        5,
+    ],
+    ids=lambda found: str(found)[:50],
+)
+def test_a_journal_of_wrong_values_starts_again(found: object, tmp_path: Path) -> None:
+    path = Journal(PROBLEM, tmp_path).path
+    body = {"problem": repr(PROBLEM), "model": journal.model_digest(), "found": {str(OWN): found}}
+    path.write_text(json.dumps({"digest": journal._digest(body), "body": body}))
+    with pytest.warns(RuntimeWarning, match="starting again"):
+        assert not Journal(PROBLEM, tmp_path).found
+
+
+def test_a_journal_that_is_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(Journal(PROBLEM, tmp_path).path)
+    with pytest.warns(RuntimeWarning, match="no regular file"):
+        assert not Journal(PROBLEM, tmp_path).found
+
+
+@pytest.mark.parametrize(
+    ("code", "again"), [("tune.crash", True), ("codegen.linker", True), ("codegen.stage", False)]
+)
+def test_a_failure_that_may_pass_is_tried_again(code: str, again: bool, tmp_path: Path) -> None:
+    times = estimates().times
+    failing = FakeWorkers({**times, OWN: Reason(code, "the process ended")})
+    tune(PROBLEM, failing, Budget(candidates=3), journal=tmp_path)
+    later = FakeWorkers(times)
+    tuned = tune(PROBLEM, later, Budget(candidates=3), journal=tmp_path)
+    assert later.asked == ([OWN] if again else [])
+    assert (tuned.own is not None) is again
+
+
+def test_the_digest_follows_the_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of each room that decides modelled times, and FlyDSL's version."""
+    found = {journal.model_digest.__wrapped__()}
+    for room in ("codegen", "costmodel", "emulator", "kernels"):
+        with monkeypatch.context() as patch:
+            (tmp_path / room).mkdir()
+            patch.setattr(getattr(journal, room), "__file__", str(tmp_path / room / "__init__.py"))
+            found.add(journal.model_digest.__wrapped__())
+    monkeypatch.setattr(journal, "version", lambda package: f"another {package}")
+    found.add(journal.model_digest.__wrapped__())
+    assert len(found) == 6
 
 
 def test_what_cannot_be_modelled_is_a_reason(tmp_path: Path) -> None:
