@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
 import torch
 from torch import Tensor
 
@@ -19,26 +22,33 @@ LIBRARY.define(
 )
 
 
-def prepare(problem: GemmProblem, device: Device) -> tuple[family.GemmConfig, Loaded]:
+def prepare(
+    problem: GemmProblem, device: Device, strides: Mapping[str, int] = MappingProxyType({})
+) -> tuple[family.GemmConfig, Loaded]:
     """The configuration and the loaded kernel for `problem`; compiled if this is its first use.
 
-    Raises `FlyccError` with the reason where no kernel serves the problem or it cannot be built.
+    `strides` are those inside a matrix, in elements, by the names of the kernel's arguments. Raises `FlyccError`
+    with the reason where no kernel serves the problem or it cannot be built.
     """
     config = choice.choose(problem, family.choose)
     if isinstance(config, Reason):
         raise FlyccError(config)
+    if reason := config.check_strides(strides):
+        # Smaller tiles reach farther.
+        reaching = (other for other in family.candidates(problem) if not other.check_strides(strides))
+        config = next(reaching, None)
+        if config is None:
+            raise FlyccError(reason)
     return config, load(family.kernel(problem, config), device)
 
 
 def launch(operands: GemmOperands, device: Device) -> None:
     """Compute `operands.out`. Raises `FlyccError` before anything ran, or `DeviceError` from the launch."""
     problem = operands.problem()
-    config, loaded = prepare(problem, device)
     strides = operands.strides()
     # Those between matrices are only ever multiplied in 64 bits.
     within = {name: stride for name, stride in strides.items() if "batch" not in name}
-    if reason := config.check_strides(within):
-        raise FlyccError(reason)
+    config, loaded = prepare(problem, device, within)
     geometry = family.launch(problem, config)
     inputs = [operands.a.tensor, operands.b.tensor]
     if operands.bias is not None:

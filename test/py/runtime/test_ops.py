@@ -14,7 +14,9 @@ import pytest
 import torch
 
 from flycc.contracts import FlyccError, GemmProblem, Reason
-from flycc.runtime import gemm, ops, refusals
+from flycc.kernels.gemm.config import RINGS
+from flycc.runtime import choice, gemm, ops, refusals
+from flycc.runtime.devices import emulated_device
 
 HALF_ULP = {torch.bfloat16: 2.0**-9, torch.float16: 2.0**-12}
 
@@ -153,6 +155,23 @@ def test_strides_beyond_32_bit_offsets_go_to_pytorch(monkeypatch):
     with pytest.warns(RuntimeWarning, match=r"gemm\.\w*stride"):
         result = torch.ops.flycc.gemm(a, b)
     assert torch.equal(result, a @ b)
+
+
+def test_strides_that_the_chosen_tile_cannot_take_get_a_smaller_tile(monkeypatch):
+    """256-wide tiles take strides up to 2^21 elements, narrower ones more; the memory between is never touched."""
+    pitch = 3 << 20
+    problem = GemmProblem("bf16", 512, 512, 64, trans_b=True)
+    strides = {"ld_a": pitch, "ld_b": 64, "ld_out": 512}
+    device = emulated_device()
+    wide = next(config for config in RINGS if config.tile_m == 256)
+    assert wide.check_strides(strides)
+    monkeypatch.setattr(choice, "_providers", [lambda problem: wide])
+    assert gemm.prepare(problem, device)[0] == wide
+    assert not gemm.prepare(problem, device, strides)[0].check_strides(strides)
+    a = torch.empty(511 * pitch + 64, dtype=torch.bfloat16).as_strided((512, 64), (pitch, 1))
+    a.copy_(randn(512, 64))
+    b = randn(512, 64).t()
+    check(torch.ops.flycc.gemm(a, b), a, b)
 
 
 def test_meaningless_strides_of_size_one_are_not_refused():
