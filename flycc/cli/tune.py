@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
+import sys
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -16,9 +18,14 @@ from flycc.contracts import FlyccError, Reason
 if TYPE_CHECKING:
     from rich.progress import Progress
 
+    from flycc.tuning.family import Family
     from flycc.tuning.search import Tuned
 
 LAYOUTS = ("NN", "NT", "TN", "TT")
+#: What a size on the command line looks like: from 1, within 64 bits.
+_SIZE = r"[1-9][0-9]{0,17}"
+#: The exit status of a command that Ctrl-C ended: 128 and the signal's number.
+_INTERRUPTED = 130
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -35,8 +42,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--shape", metavar="SIZES", help="M,N,K of gemm, ROWS,COLUMNS of rms_norm, and K of topk"
     )
-    parser.add_argument("--dtype", default="bf16", help="element type (default: bf16)")
-    parser.add_argument("--layout", default="NT", choices=LAYOUTS, help="of gemm's operands (default: NT)")
+    parser.add_argument("--dtype", help="element type (default: bf16)")
+    parser.add_argument("--layout", choices=LAYOUTS, help="of gemm's operands (default: NT)")
     parser.add_argument(
         "--shipped", action="store_true", help="fill the tables that flycc ships; --family: that one alone"
     )
@@ -62,13 +69,24 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Tune, report, keep what was found."""
+    try:
+        return _run(args)
+    except KeyboardInterrupt:
+        print("flycc tune: interrupted; the same command goes on where it was", file=sys.stderr)
+        return _INTERRUPTED
+
+
+def _run(args: argparse.Namespace) -> int:
     from flycc.tuning.search import NO_LIMIT, Budget
     from flycc.tuning.workers import Workers
 
-    budget = Budget.parse(args.budget) if args.budget else NO_LIMIT
+    budget = NO_LIMIT if args.budget is None else Budget.parse(args.budget)
     if args.jobs < 1:
         raise FlyccError(Reason("tune.jobs", f"--jobs {args.jobs}: at least 1 is needed"))
+    if args.out is not None and (not args.out or (Path(args.out).exists() and not Path(args.out).is_dir())):
+        raise FlyccError(Reason("tune.out", f"--out {args.out}: a folder is needed"))
     problems, untuned = _problems(args)
+    _check_tables(problems, args)
     found, failed = [], []
     with Workers(args.jobs) as workers, _progress(args.json == "-") as progress:
         bar = progress.add_task("problems", total=len(problems))
@@ -79,6 +97,7 @@ def run(args: argparse.Namespace) -> int:
                 continue
             found.append(tuned)
             _keep(tuned, args)
+    unkept = [f"{tuned.problem}: {why}" for tuned in found if (why := _unserved(tuned.problem))]
     if args.json:
         write_json(
             args.json,
@@ -87,10 +106,13 @@ def run(args: argparse.Namespace) -> int:
                 "tuned": [tuned.to_json() for tuned in found],
                 "failed": [{"problem": str(p), "code": r.code, "sentence": r.sentence} for p, r in failed],
                 "untuned": untuned,
+                "unkept": unkept,
             },
         )
     if args.json != "-":
         show(found, failed, untuned)
+        for sentence in unkept:
+            console.print(f"Kept in no table: {sentence}")
     return 1 if failed and not found else 0
 
 
@@ -116,25 +138,41 @@ def _each(
 
 def _problems(args: argparse.Namespace) -> tuple[list[Any], dict[str, int]]:
     """What to tune; and of a model's problems those that cannot be, by why, with their number."""
-    ways = [bool(args.subject), bool(args.shape), args.shipped]
-    if sum(ways) != 1:
+    ways = {
+        "FILE.py:FUNCTION": (args.subject is not None, ("family", "shape", "dtype", "layout")),
+        "--shape": (args.shape is not None and args.subject is None and not args.shipped, ()),
+        "--shipped": (args.shipped, ("shape", "dtype", "layout")),
+    }
+    if sum(given for given, _ in ways.values()) != 1:
         raise FlyccError(
             Reason("tune.subject", "one of FILE.py:FUNCTION, --family with --shape, and --shipped is needed")
         )
+    for way, (given, foreign) in ways.items():
+        for name in foreign:
+            if given and getattr(args, name) is not None:
+                raise FlyccError(Reason("tune.option", f"--{name}: it says nothing with {way}"))
     if args.shipped:
-        from flycc.tuning.shipped import shipped_problems
-        from flycc.tuning.table import tunable
+        return _of_shipped(args.family), {}
+    return _of_model(args.subject) if args.subject is not None else ([_of_shape(args)], {})
 
-        names = [args.family] if args.family else [family.name for family in tunable()]
-        return [problem for name in names for problem in shipped_problems(name)], {}
-    return _of_model(args.subject) if args.subject else ([_of_shape(args)], {})
+
+def _of_shipped(family: str | None) -> list[Any]:
+    from flycc.tuning.shipped import shipped_problems
+    from flycc.tuning.table import tunable
+
+    names = [each.name for each in tunable()]
+    if family is not None and family not in names:
+        raise FlyccError(
+            Reason("tune.family", f"--family {family}: of shipped tables {', '.join(names)} are accepted")
+        )
+    return [problem for name in names if family in (None, name) for problem in shipped_problems(name)]
 
 
 def _of_model(subject: str) -> tuple[list[Any], dict[str, int]]:
     """The different problems that one call of the model launches kernels for."""
-    import torch
-
-    from flycc.cli.explain import example
+    # It installs the tables: who comes after them is asked before them.
+    import flycc.backend  # noqa: F401
+    from flycc.cli.explain import example, explained
     from flycc.runtime import choice
     from flycc.tuning.family import family_of
 
@@ -142,55 +180,92 @@ def _of_model(subject: str) -> tuple[list[Any], dict[str, int]]:
     launched: dict[Any, None] = {}
 
     def note(problem: Any) -> None:
-        launched[problem] = None
+        # What has unknown sizes is being compiled; its launches have problems of their own.
+        family = family_of(problem)
+        if family is not None and family.known(problem):
+            launched[problem] = None
 
     # The runtime asks a provider for every problem that it launches.
     choice.install(note)
     try:
-        torch.compile(fn, backend="flycc")(*inputs)
+        explained(subject, fn, inputs)
     finally:
         choice.remove(note)
+    if not launched:
+        raise FlyccError(
+            Reason("tune.subject", f"{subject} launches no kernel that can be tuned; flycc explain says why")
+        )
     problems = []
     untuned: dict[str, int] = defaultdict(int)
     for problem in launched:
-        family = family_of(problem)
-        if family is None or family.key(problem) is None:
-            untuned[f"{problem}: tables have single, 16-byte aligned problems"] += 1
-        else:
+        why = _unserved(problem)
+        if why is None:
             problems.append(problem)
+        else:
+            untuned[f"{problem}: {why}"] += 1
     return problems, dict(untuned)
 
 
+def _unserved(problem: Any) -> str | None:
+    """Why tables do not serve a problem; None if they do."""
+    from flycc.tuning.family import family_of
+
+    family = family_of(problem)
+    if family is None or family.config is None:
+        return "one configuration serves it, there is nothing to choose"
+    return None if family.key(problem) else "tables have single problems with operands aligned to 16 bytes"
+
+
 def _of_shape(args: argparse.Namespace) -> Any:
-    from flycc.tuning.family import FAMILIES
+    from flycc.tuning.family import FAMILIES, contiguous
 
     family = FAMILIES.get(args.family)
     if family is None:
         raise FlyccError(Reason("tune.family", f"--family {args.family}: {', '.join(FAMILIES)} are accepted"))
-    sizes = [name for name in family.names if name not in ("dtype", "layout")]
+    if args.layout is not None and "layout" not in family.names:
+        raise FlyccError(Reason("tune.option", f"--layout: it says nothing with --family {family.name}"))
     given = args.shape.split(",")
-    if len(given) != len(sizes) or not all(size.isdecimal() and int(size) for size in given):
+    if len(given) != len(family.sizes) or not all(re.fullmatch(_SIZE, size) for size in given):
+        names, shape = ",".join(family.sizes).upper(), args.shape[:80]
         raise FlyccError(
-            Reason(
-                "tune.shape", f"--shape {args.shape}: {','.join(sizes).upper()} is accepted, all at least 1"
-            )
+            Reason("tune.shape", f"--shape {shape}: {names} is accepted, all from 1 to 18 digits")
         )
-    parts = dict(zip(sizes, map(int, given), strict=True))
-    return family.problem({**parts, "dtype": args.dtype, "layout": args.layout})
+    dtype = "bf16" if args.dtype is None else args.dtype
+    parts = dict(zip(family.sizes, map(int, given), strict=True))
+    return contiguous(family.problem({**parts, "dtype": dtype, "layout": args.layout or "NT"}))
+
+
+def _table_path(problem: Any, args: argparse.Namespace) -> tuple[Family, Path] | None:
+    """The family of a problem and the file of its table; None if none serves it."""
+    from flycc.tuning.family import family_of
+    from flycc.tuning.table import shipped_path, user_path
+
+    family = family_of(problem)
+    if family is None or _unserved(problem):
+        return None
+    path = (shipped_path if args.shipped else user_path)(family.name)
+    return family, Path(args.out, path.name) if args.out else path
+
+
+def _check_tables(problems: Sequence[Any], args: argparse.Namespace) -> None:
+    """Refuse tables that would not be written to, before the work that they are to keep."""
+    from flycc.tuning.table import examined
+
+    tables = {place[1]: place[0] for problem in problems if (place := _table_path(problem, args))}
+    for path, family in tables.items():
+        _, wrong = examined(path, family)
+        if wrong:
+            raise FlyccError(Reason("tune.table", f"{path}: {wrong}; mend it or move it away"))
 
 
 def _keep(tuned: Tuned, args: argparse.Namespace) -> None:
     """Put what was found into its table, at once: an interrupted run loses nothing."""
     from flycc.tuning.choice import entry_of, keep
-    from flycc.tuning.family import family_of
-    from flycc.tuning.table import shipped_path, user_path
 
-    family = family_of(tuned.problem)
-    assert family is not None
-    if family.config is None or family.key(tuned.problem) is None:
-        return
-    path = (shipped_path if args.shipped else user_path)(family.name)
-    keep([entry_of(tuned, family)], family, Path(args.out, path.name) if args.out else path)
+    place = _table_path(tuned.problem, args)
+    if place is not None:
+        family, path = place
+        keep([entry_of(tuned, family)], family, path)
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from flycc.contracts import FlyccError, Reason, TopkProblem
 from flycc.kernels import topk as family
-from flycc.runtime import refusals
+from flycc.runtime import choice, refusals
 from flycc.runtime.device import Device
 from flycc.runtime.devices import device_for
 from flycc.runtime.library import LIBRARY
@@ -25,7 +25,7 @@ def prepare(problem: TopkProblem, device: Device) -> tuple[family.TopkConfig, tu
 
     Raises `FlyccError` with the reason where no kernel serves the problem or it cannot be built.
     """
-    config = family.choose(problem)
+    config = choice.choose(problem, family.choose)
     if isinstance(config, Reason):
         raise FlyccError(config)
     return config, tuple(load(family.kernel(step.variant), device) for step in config.steps)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, TypeAlias
 
 from flycc.contracts import GemmProblem, Reason, RmsNormProblem, TopkProblem
 from flycc.kernels import gemm, rms_norm, topk
 from flycc.kernels.common.machine import ACCESS_BYTES, MAX_THREADS
-from flycc.kernels.gemm.config import DTYPES
+from flycc.kernels.gemm.config import DTYPES, ELEMENT_BYTES
 from flycc.kernels.gemm.space import space as gemm_space
 from flycc.kernels.rms_norm.config import BYTES, MIN_THREADS, ROW_REGISTERS
 
@@ -45,9 +45,9 @@ class Family:
     """`names` are those of a key's parts, in a table and on the command line, the rows first.
 
     `space` has every configuration worth trying, `admits` says quickly whether it, or the kernels' own choice, has one;
-    `choose` is the kernels' own choice, `key` is None for problems that
-    tables do not serve, `problem` makes the problem of a key again. `config` is the type of a configuration that is
-    plain numbers; None where there is one configuration for a problem, so nothing to tune.
+    `choose` is the kernels' own choice, `key` is None for problems that tables do not serve, `problem` makes the
+    problem of a key again. `config` is the type of a configuration that is plain numbers; None where there is one
+    configuration for a problem, so nothing to tune.
     """
 
     name: str
@@ -58,6 +58,16 @@ class Family:
     problem: Callable[[Mapping[str, Any]], Any]
     admits: Callable[[Any, Any], bool]
     config: type | None = None
+
+    @property
+    def sizes(self) -> tuple[str, ...]:
+        """The names of the parts that are sizes, as they are on the command line."""
+        return tuple(name for name in self.names if name not in ("dtype", "layout"))
+
+    def known(self, problem: Any) -> bool:
+        """Whether all sizes of a problem are known, as those of a launch are."""
+        sizes = [getattr(problem, name) for name in self.sizes] + [getattr(problem, "batch", 1)]
+        return all(isinstance(size, int) for size in sizes)
 
     def fields(self, key: Key) -> dict[str, str | int]:
         """A key's parts by name."""
@@ -119,6 +129,26 @@ def _gemm_problem(parts: Mapping[str, Any]) -> GemmProblem:
         raise ValueError(f"layout = {layout!r}: NN, NT, TN and TT are accepted")
     trans_a, trans_b = (side == "T" for side in layout)
     return GemmProblem(parts["dtype"], parts["m"], parts["n"], parts["k"], trans_a=trans_a, trans_b=trans_b)
+
+
+def contiguous(problem: Any) -> Any:
+    """`problem`, whose sizes are known, with the alignment of contiguous operands at aligned addresses."""
+    if isinstance(problem, GemmProblem) and problem.dtype in DTYPES:
+        m, n, k = problem.m, problem.n, problem.k
+        return replace(
+            problem,
+            align_a=_align(k, m, ELEMENT_BYTES) if problem.trans_a else _align(m, k, ELEMENT_BYTES),
+            align_b=_align(n, k, ELEMENT_BYTES) if problem.trans_b else _align(k, n, ELEMENT_BYTES),
+            align_out=_align(m, n, ELEMENT_BYTES),
+        )
+    if isinstance(problem, RmsNormProblem) and problem.dtype in BYTES:
+        return replace(problem, align=_align(problem.rows, problem.columns, BYTES[problem.dtype]))
+    return problem
+
+
+def _align(rows: Any, columns: Any, element_bytes: int) -> int:
+    """The largest power of two, at most 16, that divides the address of every row of a contiguous tensor."""
+    return math.gcd(columns * element_bytes, ACCESS_BYTES) if rows > 1 else ACCESS_BYTES
 
 
 @functools.cache

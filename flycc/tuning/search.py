@@ -22,6 +22,7 @@ from flycc.contracts import FlyccError, Reason
 from flycc.costmodel import MI350, Interval
 from flycc.tuning.analytic import estimate_us, lower_us
 from flycc.tuning.family import Family, family_of
+from flycc.tuning.files import shortened
 from flycc.tuning.journal import Journal
 from flycc.tuning.workers import Workers
 
@@ -45,10 +46,13 @@ class Budget:
     @classmethod
     def parse(cls, text: str) -> Budget:
         """ "60s" or "200". Raises `FlyccError` for anything else."""
-        match = re.fullmatch(r"(\d+(?:\.\d+)?)(s?)", text)
+        match = re.fullmatch(r"(\d{1,9}(?:\.\d{1,9})?)(s?)", text, re.ASCII)
         if match is None or not float(match[1]) or (not match[2] and "." in text):
             raise FlyccError(
-                Reason("tune.budget", f"--budget {text}: seconds as 60s, or a number of candidates as 200")
+                Reason(
+                    "tune.budget",
+                    f"--budget {shortened(text)}: seconds as 60s, or a number of candidates as 200",
+                )
             )
         return cls(seconds=float(match[1])) if match[2] else cls(candidates=int(match[1]))
 

@@ -122,6 +122,8 @@ def examined(path: Path, family: Family) -> tuple[Table, str | None]:
 def _entry(stored: Any, family: Family) -> Entry:
     key = family.key_of(stored)
     problem = family.problem(stored)
+    if family.key(problem) != key:
+        raise ValueError(f"no problem is looked up by {family.fields(key)}")
     config = family.read_config(stored["config"])
     # Nothing but what the space has: other numbers may pass a check and never end in the compiler.
     if not family.admits(problem, config):

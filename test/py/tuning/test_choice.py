@@ -175,6 +175,13 @@ def test_a_table_that_was_not_understood_is_not_written_over(text: str) -> None:
     assert path.read_text() == text
 
 
+def test_an_entry_of_padded_operands_is_read_again() -> None:
+    """Rows of 777 elements are 16-byte aligned if they lie 784 apart."""
+    padded = GemmProblem("bf16", 16, 48, 777, trans_b=True)
+    keep([entry(problem=padded)], GEMM, user_path("gemm"))
+    assert [found.key for found in stored()] == [GEMM.key(padded)]
+
+
 def test_measured_entries_stay() -> None:
     keep([entry(by="measure")], GEMM, user_path("gemm"))
     keep([entry(problem=GemmProblem("bf16", 64, 48, 352, trans_b=True))], GEMM, user_path("gemm"))

@@ -89,6 +89,7 @@ def test_a_measured_time_is_not_replaced_by_a_modelled_one() -> None:
         {"n": 1 << 63},
         {"m": "8"},
         {"dtype": 16},
+        {"dtype": "f16"},  # looked up as bf16
         {"layout": "XX"},
         {"us": float("nan")},
         {"us": -1},
