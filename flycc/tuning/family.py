@@ -6,7 +6,7 @@ import functools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from flycc.contracts import GemmProblem, Reason, RmsNormProblem, TopkProblem
 from flycc.kernels import gemm, rms_norm, topk
@@ -120,7 +120,7 @@ def _gemm_key(problem: GemmProblem) -> Key | None:
     return Key((_SIXTEEN, problem.layout, problem.n, problem.k), problem.m)  # type: ignore[arg-type]
 
 
-_SIXTEEN = "bf16"
+_SIXTEEN: Final = "bf16"
 
 
 def _gemm_problem(parts: Mapping[str, Any]) -> GemmProblem:

@@ -52,6 +52,16 @@ def test_without_processes_the_work_is_done_here() -> None:
         Workers(-1)
 
 
+def test_workers_leave_ctrl_c_to_their_parent() -> None:
+    with Workers(1) as workers:
+        before = workers.evaluate(PROBLEM, [GOOD])
+        assert workers._pool is not None
+        (worker,) = workers._pool._processes
+        os.kill(worker, signal.SIGINT)
+        assert workers.evaluate(PROBLEM, [GOOD]) == before
+        assert list(workers._pool._processes) == [worker]
+
+
 _PARENT = """
 import os, sys, time
 from flycc.contracts import GemmProblem
