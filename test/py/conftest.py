@@ -18,6 +18,13 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ.setdefault("FLYCC_TEST_SEED", str(random.SystemRandom().randrange(2**31)))
 
 
+@pytest.fixture(autouse=True, scope="module")
+def _forget_what_dynamo_learnt() -> None:
+    """A file's tests compile as if nothing had been compiled before, whatever ran in this process."""
+    if "torch._dynamo" in sys.modules:
+        sys.modules["torch._dynamo"].reset()
+
+
 def _executed_here() -> set[str]:
     harness = sys.modules.get("harness")
     return harness.executed if harness else set()
