@@ -5,7 +5,7 @@ neither may import the other, so they live below both.
 """
 
 from flycc.contracts.errors import FlyccError, flycc_error_in
-from flycc.contracts.gemm import GemmProblem
+from flycc.contracts.gemm import Epilogue, GemmProblem
 from flycc.contracts.grouped_gemm import GroupedGemmProblem
 from flycc.contracts.reason import Reason
 from flycc.contracts.rms_norm import RmsNormBackwardProblem, RmsNormProblem
@@ -15,6 +15,7 @@ from flycc.contracts.topk import TopkProblem
 Problem = GemmProblem | GroupedGemmProblem | RmsNormProblem | RmsNormBackwardProblem | TopkProblem
 
 __all__ = [
+    "Epilogue",
     "FlyccError",
     "GemmProblem",
     "GroupedGemmProblem",

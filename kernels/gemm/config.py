@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from flycc.contracts import GemmProblem, Reason
+from flycc.contracts import Epilogue, GemmProblem, Reason
 from flycc.kernels.common.machine import (
     ACCESS_BYTES,
     COMPUTE_UNITS,
@@ -237,6 +237,8 @@ def _check_problem(problem: GemmProblem) -> Reason | None:
     for name in ("align_a", "align_b", "align_out"):
         if getattr(problem, name) not in (2, 4, 8, 16):
             return Reason("gemm.align", f"{name} = {getattr(problem, name)}: must be 2, 4, 8 or 16 bytes")
+    if problem.epilogue != Epilogue():
+        return Reason("gemm.epilogue", f"the epilogue {problem.epilogue}: the kernel has none")
     return None
 
 
