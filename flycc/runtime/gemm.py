@@ -56,7 +56,7 @@ def launch(operands: GemmOperands, device: Device) -> None:
     with device.mapped(inputs, [operands.out]) as addresses:
         a, b, *bias, out = addresses
         pointers = {"a": a, "b": b, "bias": bias[0] if bias else 0, "out": out}
-        kernarg = loaded.spec.kernarg.pack(pointers | strides | operands.sizes())
+        kernarg = loaded.spec.kernarg.pack({**family.ABSENT, **pointers, **strides, **operands.sizes()})
         device.launch(loaded.handle, geometry.grid, geometry.block, kernarg)
 
 

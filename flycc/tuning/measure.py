@@ -72,7 +72,7 @@ def _allocated(device: Device, launches: Sequence[Step], copies: int) -> Iterato
         if not size:
             return 0
         addresses.append(device.allocate(size))
-        if name in ("a", "b", "x", "bias", "residual", "weight"):
+        if name in ("a", "b", "b2", "x", "bias", "residual", "weight"):
             device.copy_to(addresses[-1], _values(size))
         return addresses[-1]
 

@@ -140,19 +140,34 @@ def _gemm(problem: Any, config: Any) -> Step:
     sizes = {name: getattr(problem, name) for name in ("m", "n", "k")}
     m, n, k, batch = *sizes.values(), problem.batch
     element = _BYTES[problem.dtype]
-    buffers = {"a": m * k, "b": n * k, "out": m * n, "bias": n if problem.bias else 0}
+    epilogue = problem.epilogue
+    buffers = {
+        "a": m * k,
+        "b": n * k,
+        "out": m * n,
+        "bias": n * problem.bias,
+        "b2": n * k * epilogue.gated,
+        "residual": m * n * epilogue.residual,
+        "pre": m * n * epilogue.preactivation,
+    }
     numbers = {
+        **{name: value for name, value in gemm.ABSENT.items() if name not in buffers},
         "batch_a": m * k,
         "batch_b": n * k,
         "batch_out": m * n,
-        "bias_batch": 0,
-        "bias_m": 0,
         "bias_n": int(problem.bias),
+        "residual_batch": m * n * epilogue.residual,
+        "residual_m": n * epilogue.residual,
+        "residual_n": int(epilogue.residual),
         "ld_a": m if problem.trans_a else k,
         "ld_b": k if problem.trans_b else n,
         "ld_out": n,
     }
-    matrices = {name: count * element * (1 if name == "bias" else batch) for name, count in buffers.items()}
+    widths = dict.fromkeys(("out", "pre"), _BYTES[epilogue.out_dtype or problem.dtype])
+    matrices = {
+        name: count * widths.get(name, element) * (1 if name == "bias" else batch)
+        for name, count in buffers.items()
+    }
     return Step(gemm.kernel(problem, config), geometry, matrices, {**numbers, **sizes})
 
 

@@ -8,10 +8,10 @@ from typing import Any
 from flycc.contracts import GemmProblem
 from flycc.kernels.common.spec import KernelSpec, Launch
 from flycc.kernels.gemm.config import GemmConfig, candidates, choose
-from flycc.kernels.gemm.kernarg import KERNARG
+from flycc.kernels.gemm.kernarg import ABSENT, KERNARG
 from flycc.kernels.gemm.variant import GemmVariant
 
-__all__ = ["KERNARG", "GemmConfig", "candidates", "choose", "kernel", "launch"]
+__all__ = ["ABSENT", "KERNARG", "GemmConfig", "candidates", "choose", "kernel", "launch"]
 
 _HERE = Path(__file__).parent
 _SOURCES = (

@@ -2,27 +2,47 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
 from flycc.kernels.common.spec import KernargLayout
 
 #: Strides count elements. `ld_*` is the stride between rows of the stored operand, `batch_*` the one between
-#: matrices (0 broadcasts), `bias_*` those of the bias (0 broadcasts; all 0 and a null pointer without bias).
+#: matrices (0 broadcasts), `bias_*` and `residual_*` those of the bias and of the residual (0 broadcasts).
+#: `b2` has the strides of `b`, and `pre` those of `out`.
 KERNARG = KernargLayout(
     (
         ("a", "ptr"),
         ("b", "ptr"),
         ("bias", "ptr"),
         ("out", "ptr"),
+        ("b2", "ptr"),
+        ("residual", "ptr"),
+        ("pre", "ptr"),
         ("batch_a", "i64"),
         ("batch_b", "i64"),
         ("batch_out", "i64"),
         ("bias_batch", "i64"),
         ("bias_m", "i64"),
         ("bias_n", "i64"),
+        ("residual_batch", "i64"),
+        ("residual_m", "i64"),
+        ("residual_n", "i64"),
         ("m", "i32"),
         ("n", "i32"),
         ("k", "i32"),
         ("ld_a", "i32"),
         ("ld_b", "i32"),
         ("ld_out", "i32"),
+        ("scale", "f32"),
     )
+)
+
+#: The values of arguments that a problem has no use for.
+ABSENT: Mapping[str, int | float] = MappingProxyType(
+    {
+        **dict.fromkeys(("bias", "b2", "residual", "pre"), 0),
+        **{f"{name}_{dim}": 0 for name in ("bias", "residual") for dim in ("batch", "m", "n")},
+        "scale": 1.0,
+    }
 )

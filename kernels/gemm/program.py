@@ -18,8 +18,10 @@ from flycc.kernels.gemm.variant import GemmVariant
 if TYPE_CHECKING:
     Shape = Any
 else:
-    #: The arguments after the four pointers.
+    #: The arguments after the pointers.
     Shape = numbers(KERNARG)
+
+_POINTERS = sum(kind == "ptr" for _, kind in KERNARG.fields)
 
 
 def build(variant: GemmVariant) -> tuple[Any, tuple[Any, ...]]:
@@ -28,7 +30,16 @@ def build(variant: GemmVariant) -> tuple[Any, tuple[Any, ...]]:
     element = fx.BFloat16 if variant.dtype == "bf16" else fx.Float16
 
     @flyc.kernel(name=variant.symbol)
-    def gemm(a: fx.Pointer, b: fx.Pointer, bias: fx.Pointer, out: fx.Pointer, shape: Shape) -> None:
+    def gemm(
+        a: fx.Pointer,
+        b: fx.Pointer,
+        bias: fx.Pointer,
+        out: fx.Pointer,
+        b2: fx.Pointer,
+        residual: fx.Pointer,
+        pre: fx.Pointer,
+        shape: Shape,
+    ) -> None:
         m, n, k = shape.m, shape.n, shape.k
         place = Place.of(fx.thread_idx.x, config)
         tile_m, tile_n = fx.block_idx.x, fx.block_idx.y
@@ -67,16 +78,19 @@ def build(variant: GemmVariant) -> tuple[Any, tuple[Any, ...]]:
         b: fx.Pointer,
         bias: fx.Pointer,
         out: fx.Pointer,
+        b2: fx.Pointer,
+        residual: fx.Pointer,
+        pre: fx.Pointer,
         shape: Shape,
         grid_m: fx.Int32,
         grid_n: fx.Int32,
         batches: fx.Int32,
         stream: fx.Stream = fx.Stream(None),  # noqa: B008 (FlyDSL's spelling of the default stream)
     ) -> None:
-        gemm(a, b, bias, out, shape).launch(
+        gemm(a, b, bias, out, b2, residual, pre, shape).launch(
             grid=(grid_m, grid_n, batches), block=(config.threads, 1, 1), stream=stream
         )
 
-    pointers = tuple(flyc.from_c_void_p(element, 0) for _ in range(4))
+    pointers = tuple(flyc.from_c_void_p(element, 0) for _ in range(_POINTERS))
     grid = (fx.Int32(1), fx.Int32(1), fx.Int32(1))
-    return launch, (*pointers, Shape(*[1] * (len(KERNARG.fields) - 4)), *grid)
+    return launch, (*pointers, Shape(*[1] * (len(KERNARG.fields) - _POINTERS)), *grid)

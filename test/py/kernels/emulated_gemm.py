@@ -130,6 +130,7 @@ class Gemm:
         compiled = compile_kernel(gemm.kernel(problem, config))
         memory = emulator.Memory()
         values = {
+            **gemm.ABSENT,
             "a": memory.register(self.a.buffer, name="a", writable=False),
             "b": memory.register(self.b.buffer, name="b", writable=False),
             "out": memory.register(out.buffer, name="out"),
@@ -155,7 +156,7 @@ class Gemm:
 
     def _bias(self, memory: emulator.Memory, shape: tuple[int, int, int]) -> dict[str, int]:
         if self.bias is None:
-            return {"bias": 0, "bias_batch": 0, "bias_m": 0, "bias_n": 0}
+            return {}
         data = self.bias.astype(NUMPY_TYPES[self.dtype]).view(np.uint16)
         strides = np.broadcast_to(data, shape).strides
         address = memory.register(data, name="bias", writable=False)
