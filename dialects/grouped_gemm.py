@@ -26,11 +26,14 @@ class GroupedGemmOp(Flycc.Operation, name="grouped_gemm", traits=[Pure]):  # typ
         a [M, K], b [G, K, N]: M, the result is [M, N]        a [G, M, K], b [K, N]: N, the result is [M, N]
         a [M, K], b [K, N]: K, the result is [G, M, N]        a [G, M, K], b [G, K, N]: none, and no offsets
 
+    A `bias` [G, N], of the operands' type, is added before the rounding, to each group its row; there is none where the
+    groups share out N.
+
     What of the result belongs to no group is undefined. All tensors but `offsets` are bf16, or all are f16;
     `accumulate` is f32. Sizes may be dynamic.
 
         %r = "flycc.grouped_gemm"(%x, %w, %offsets)
-            {layout = "NT", accumulate = f32, operandSegmentSizes = array<i32: 1, 1, 1>}
+            {layout = "NT", accumulate = f32, operandSegmentSizes = array<i32: 1, 1, 1, 0>}
             : (!torch.vtensor<[4,8],bf16>, !torch.vtensor<[2,16,8],bf16>, !torch.vtensor<[2],si32>)
             -> !torch.vtensor<[4,16],bf16>
     """
@@ -41,6 +44,7 @@ class GroupedGemmOp(Flycc.Operation, name="grouped_gemm", traits=[Pure]):  # typ
     layout: ir.StringAttr
     accumulate: ir.TypeAttr
     offsets: Operand[VTensor] | None = None
+    bias: Operand[VTensor] | None = None
 
     @property
     def trans_a(self) -> bool:
@@ -66,6 +70,7 @@ def build_grouped_gemm(
     *,
     layout: str,
     before: ir.Operation,
+    bias: ir.Value | None = None,
 ) -> GroupedGemmOp:
     """Creates a `flycc.grouped_gemm`, accumulated in f32, in front of `before` and with its location."""
     with before.context:
@@ -76,6 +81,7 @@ def build_grouped_gemm(
             ir.StringAttr.get(layout),
             ir.TypeAttr.get(ir.F32Type.get()),
             offsets=offsets,
+            bias=bias,
             loc=before.location,
             ip=ir.InsertionPoint(before),
         )
@@ -84,7 +90,7 @@ def build_grouped_gemm(
 def _check(op: ir.Operation) -> None:
     if not has_attributes(op, {"layout": ir.StringAttr, "accumulate": ir.TypeAttr}) or len(op.results) != 1:
         return  # MLIR checks the declaration next, and reports what is not as declared
-    operands = segments(op, "operandSegmentSizes", op.operands, "a b offsets?")
+    operands = segments(op, "operandSegmentSizes", op.operands, "a b offsets? bias?")
     layout, accumulate = op.attributes["layout"].value, op.attributes["accumulate"].value
     if layout not in LAYOUTS:
         raise Fault(f'layout must be one of {", ".join(LAYOUTS)}, got "{layout}"')
@@ -92,7 +98,7 @@ def _check(op: ir.Operation) -> None:
         raise Fault(f"accumulate type must be f32, got {accumulate}")
     values = tensors(operands | {"result": op.results[0]})
     check_dtype("a", values["a"], DTYPES)
-    for name in ("b", "result"):
+    for name in ("b", "result", *(["bias"] if "bias" in values else [])):
         check_dtype(name, values[name], (values["a"].dtype,))
     a, b = values["a"].dims, values["b"].dims
     ranks = len(a), len(b)
@@ -112,6 +118,10 @@ def _check(op: ir.Operation) -> None:
     for name, other in others:
         if contradict(count, other):
             raise Fault(f"{first} has {count} groups but {name} has {other}")
+    if "bias" in values:
+        if ranks == (3, 2):
+            raise Fault("there must be no bias where the groups share out N")
+        check_dims("bias", values["bias"], (count, b[-1]))
     matrix = (a[-2], b[-1])
     check_dims("result", values["result"], matrix if ranks[0] != ranks[1] else (count, *matrix))
 
@@ -129,12 +139,14 @@ def problem(op: GroupedGemmOp) -> GemmProblem | GroupedGemmProblem:
     dtype = cast(GemmDtype, a.dtype)
     layout = op.trans_a, op.trans_b
     alignments = row_alignment(a), row_alignment(b), row_alignment(known(op.result))
+    biased = op.bias is not None
+    align_bias = row_alignment(known(op.bias)) if biased else 2
     if op.offsets is None:
         groups = named(_first_known(a.dims[0], b.dims[0]), "G")
-        return GemmProblem(dtype, m, n, k, groups, *layout, False, *alignments)
+        return GemmProblem(dtype, m, n, k, groups, *layout, biased, *alignments)
     groups = named(known(op.offsets).dims[0], "G")
     ragged: Ragged = "k" if len(a.dims) == len(b.dims) else "m" if len(a.dims) == 2 else "n"
-    return GroupedGemmProblem(dtype, ragged, groups, m, n, k, *layout, *alignments)
+    return GroupedGemmProblem(dtype, ragged, groups, m, n, k, *layout, *alignments, biased, align_bias)
 
 
 def _first_known(x: Dim, y: Dim) -> Dim:

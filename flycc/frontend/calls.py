@@ -116,7 +116,7 @@ def _gemm(graph: Graph, op: GemmOp, operand: Operand, _: Sequence[int]) -> list[
 
 
 def _grouped_gemm(graph: Graph, op: GroupedGemmOp, operand: Operand, _: Sequence[int]) -> list[Node]:
-    operands = [operand(value) for value in (op.a, op.b, op.offsets) if value is not None]
+    operands = [None if value is None else operand(value) for value in (op.a, op.b, op.offsets, op.bias)]
     flags = {"trans_a": op.trans_a, "trans_b": op.trans_b}
     return [_function(graph, torch.ops.flycc.grouped_gemm.default, *operands, **flags)]
 

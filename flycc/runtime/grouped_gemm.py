@@ -20,7 +20,8 @@ from flycc.runtime.operands import GemmOperands, Matrix
 _DTYPES = {torch.bfloat16: "bf16", torch.float16: "f16"}
 
 LIBRARY.define(
-    "grouped_gemm(Tensor a, Tensor b, Tensor? offsets=None, *, bool trans_a=False, bool trans_b=False) -> Tensor"
+    "grouped_gemm(Tensor a, Tensor b, Tensor? offsets=None, Tensor? bias=None, *, bool trans_a=False, "
+    "bool trans_b=False) -> Tensor"
 )
 
 
@@ -33,10 +34,12 @@ class GroupedOperands:
     b: Matrix
     out: Matrix
     offsets: Tensor
+    bias: Tensor | None
 
     @classmethod
-    def of(cls, a: Tensor, b: Tensor, offsets: Tensor, out: Tensor) -> GroupedOperands:
-        """Describe logical operands [M, K] or [G, M, K], and [K, N] or [G, K, N], at least one of which has no G.
+    def of(cls, a: Tensor, b: Tensor, offsets: Tensor, bias: Tensor | None, out: Tensor) -> GroupedOperands:
+        """Describe logical operands [M, K] or [G, M, K], and [K, N] or [G, K, N], at least one of which has no G, and
+        a bias [G, N].
 
         Raises `FlyccError` for offsets that the kernel does not take.
         """
@@ -54,6 +57,7 @@ class GroupedOperands:
             Matrix.of(b3),
             Matrix(out3, False),
             offsets.contiguous(),
+            bias,
         )
 
     def sizes(self) -> dict[str, int]:
@@ -64,7 +68,12 @@ class GroupedOperands:
 
     def strides(self) -> dict[str, int]:
         """The strides inside a matrix that the kernel takes, in elements, by the names of its arguments."""
-        return {"ld_a": self.a.row_stride, "ld_b": self.b.row_stride, "ld_out": self.out.row_stride}
+        return {
+            "ld_a": self.a.row_stride,
+            "ld_b": self.b.row_stride,
+            "ld_out": self.out.row_stride,
+            "bias_n": _strides(self.bias)[1],
+        }
 
     def steps(self) -> dict[str, int]:
         """What leads from one group to the next, in elements, by the names of the kernel's arguments."""
@@ -74,7 +83,7 @@ class GroupedOperands:
             "b": {"m": None, "n": self.b.transposed, "k": not self.b.transposed},
             "out": {"m": True, "n": False, "k": None},
         }
-        steps = {}
+        steps = {"group_bias": _strides(self.bias)[0]}
         for name, matrix in (("a", self.a), ("b", self.b), ("out", self.out)):
             rows = along_rows[name][self.ragged]
             steps[f"group_{name}"] = matrix.batch_stride
@@ -98,6 +107,8 @@ class GroupedOperands:
             align_a=self.a.align,
             align_b=self.b.align,
             align_out=self.out.align,
+            bias=self.bias is not None,
+            align_bias=_bias_alignment(self.bias),
         )
 
 
@@ -120,9 +131,10 @@ def launch(operands: GroupedOperands, device: Device) -> None:
     if reason := config.check_strides(strides):
         raise FlyccError(reason)
     geometry = family.launch(problem, config)
-    inputs = [operands.a.tensor, operands.b.tensor, operands.offsets]
-    with device.mapped(inputs, [operands.out.tensor]) as addresses:
-        pointers = dict(zip(("a", "b", "offsets", "out"), addresses, strict=True))
+    bias = {} if operands.bias is None else {"bias": operands.bias}
+    inputs = {"a": operands.a.tensor, "b": operands.b.tensor, "offsets": operands.offsets, **bias}
+    with device.mapped([*inputs.values()], [operands.out.tensor]) as addresses:
+        pointers = {"bias": 0} | dict(zip((*inputs, "out"), addresses, strict=True))
         numbers = strides | operands.steps() | operands.sizes() | {"workgroups": geometry.grid[0]}
         device.launch(
             loaded.handle, geometry.grid, geometry.block, loaded.spec.kernarg.pack(pointers | numbers)
@@ -130,41 +142,84 @@ def launch(operands: GroupedOperands, device: Device) -> None:
 
 
 def grouped_gemm(
-    a: Tensor, b: Tensor, offsets: Tensor | None = None, *, trans_a: bool = False, trans_b: bool = False
+    a: Tensor,
+    b: Tensor,
+    offsets: Tensor | None = None,
+    bias: Tensor | None = None,
+    *,
+    trans_a: bool = False,
+    trans_b: bool = False,
 ) -> Tensor:
-    """`torch._grouped_mm(a, b, offs=offsets)`, accumulated in float32 and rounded once, on a gfx950 kernel.
+    """`torch._grouped_mm(a, b, offs=offsets)` and a bias, summed in float32 and rounded once, on a gfx950 kernel.
 
     Args:
         a: [M, K] or [G, M, K]; the last two the other way around with `trans_a`. bfloat16 or float16.
         b: [K, N] or [G, K, N]; the last two the other way around with `trans_b`. The dtype of `a`.
         offsets: int32 [G], where each group ends, ascending, in the dimension that the groups share out: M where
             only `b` has groups, N where only `a` has, K where neither has. None where both have.
+        bias: [G, N], a row for each group, of the dtype of `a`; None where the groups share out N.
 
     Returns a contiguous [M, N], or [G, M, N] where both or neither operand has groups, of the dtype of `a`. As in
     PyTorch, what belongs to no group is not written.
     """
-    out = grouped_gemm_fake(a, b, offsets, trans_a=trans_a, trans_b=trans_b)
+    out = grouped_gemm_fake(a, b, offsets, bias, trans_a=trans_a, trans_b=trans_b)
     left = a.transpose(-1, -2) if trans_a else a
     right = b.transpose(-1, -2) if trans_b else b
     if not out.numel():
         return out
     if not left.shape[-1]:
-        return out.zero_()  # an empty sum; there is nothing to launch
+        # Empty sums; there is nothing to launch.
+        return _with_bias(out.zero_(), offsets, bias)
     try:
-        device = device_for(common_device(a=a, b=b, offsets=offsets))
+        device = device_for(common_device(a=a, b=b, offsets=offsets, bias=bias))
         if offsets is None:
-            gemm.launch(GemmOperands.of(left, right, None, out), device)
+            gemm.launch(GemmOperands.of(left, right, None if bias is None else bias[:, None], out), device)
         else:
-            launch(GroupedOperands.of(left, right, offsets, out), device)
+            launch(GroupedOperands.of(left, right, offsets, bias, out), device)
     except Exception as error:  # a model never breaks because of us: see refusals.refuse
         refusals.refuse("grouped-gemm", error)
         # Where PyTorch is not built for ROCm its rows may be padded.
-        return torch._grouped_mm(left, right, offs=offsets).contiguous()
+        return _with_bias(torch._grouped_mm(left, right, offs=offsets).contiguous(), offsets, bias)
     return out
 
 
+def _with_bias(out: Tensor, offsets: Tensor | None, bias: Tensor | None) -> Tensor:
+    """`out` and the bias, by PyTorch's own operators, with its rounding."""
+    if bias is None:
+        return out
+    if out.dim() == 3:
+        return out.add_(bias[:, None])
+    rows = torch.arange(out.shape[0], dtype=torch.int32, device=out.device)
+    group = torch.searchsorted(offsets, rows, right=True).clamp_(
+        max=bias.shape[0] - 1
+    )  # any, beyond the last
+    return out.add_(bias[group])
+
+
+def _strides(bias: Tensor | None) -> tuple[int, int]:
+    """From a group's bias to the next, and from a column to the next, in elements."""
+    if bias is None:
+        return 0, 0
+    # PyTorch leaves the stride of a dimension of size 1 undefined.
+    group, column = (
+        stride if size > 1 else 0 for stride, size in zip(bias.stride(), bias.shape, strict=True)
+    )
+    return group, column
+
+
+def _bias_alignment(bias: Tensor | None) -> int:
+    """`GroupedGemmProblem.align_bias`."""
+    return Matrix(bias[None], False).align if bias is not None and bias.stride(1) == 1 else 2
+
+
 def grouped_gemm_fake(
-    a: Tensor, b: Tensor, offsets: Tensor | None = None, *, trans_a: bool = False, trans_b: bool = False
+    a: Tensor,
+    b: Tensor,
+    offsets: Tensor | None = None,
+    bias: Tensor | None = None,
+    *,
+    trans_a: bool = False,
+    trans_b: bool = False,
 ) -> Tensor:
     """The uninitialised result of `grouped_gemm`, shapes checked."""
     m, inner = (a.shape[-1], a.shape[-2]) if trans_a else (a.shape[-2], a.shape[-1])
@@ -182,6 +237,13 @@ def grouped_gemm_fake(
     torch._check(
         all(count == groups[0] for count in groups),
         lambda: f"flycc::grouped_gemm: groups of a, b and offsets differ: {groups}",
+    )
+    torch._check(
+        bias is None or (ranks != (3, 2) and bias.shape == (groups[0], n)),
+        lambda: (
+            f"flycc::grouped_gemm: bias is {list(bias.shape)}: {[groups[0], n]} is accepted, and none where the "
+            "groups share out N"
+        ),
     )
     return a.new_empty((m, n) if ranks in ((2, 3), (3, 2)) else (groups[0], m, n))
 

@@ -59,6 +59,9 @@ class GroupedGemmConfig:
             return Reason("grouped-gemm.ragged", f"ragged = {problem.ragged!r}: must be 'm', 'n' or 'k'")
         if isinstance(problem.groups, int) and not 1 <= problem.groups <= MAX_GROUPS:
             return Reason("grouped-gemm.groups", f"groups = {problem.groups}: 1 to {MAX_GROUPS} are possible")
+        if problem.bias and problem.ragged == "n":
+            sentence = "a bias has a row for each group: there is none where the groups share out N"
+            return Reason("grouped-gemm.bias", sentence)
         size = getattr(problem, problem.ragged)
         if isinstance(size, int) and not 1 <= size <= MAX_TILES // ELEMENT_BYTES:
             limit = MAX_TILES // ELEMENT_BYTES

@@ -42,11 +42,14 @@ def operands(
     )
 
 
-def output(out: fx.Pointer, shape: Any, tile: GroupTile, variant: GroupedGemmVariant, element: Any) -> Output:
+def output(
+    out: fx.Pointer, bias: fx.Pointer, shape: Any, tile: GroupTile, variant: GroupedGemmVariant, element: Any
+) -> Output:
     """Where a tile's results go."""
     m, n, _ = sizes(shape, tile, variant.ragged)
     row = fx.Int64(tile.m0) * fx.Int64(shape.ld_out) + fx.Int64(tile.n0)
     place = row + fx.Int64(tile.number) * shape.group_out + fx.Int64(tile.start) * shape.ragged_out
+    bias_place = fx.Int64(tile.number) * shape.group_bias + fx.Int64(tile.n0) * fx.Int64(shape.bias_n)
     return Output(
         pointer=out + place,
         leading=shape.ld_out,
@@ -54,9 +57,9 @@ def output(out: fx.Pointer, shape: Any, tile: GroupTile, variant: GroupedGemmVar
         columns_left=n - tile.n0,
         vector=variant.group.vector_out,
         element=element,
-        bias=None,
+        bias=bias + bias_place if variant.group.bias else None,
         bias_row=fx.Int32(0),
-        bias_column=fx.Int32(0),
+        bias_column=shape.bias_n,
     )
 
 
@@ -73,7 +76,7 @@ def build(variant: GroupedGemmVariant) -> tuple[Any, tuple[Any, ...]]:
 
     @flyc.kernel(name=variant.symbol)
     def grouped_gemm(
-        a: fx.Pointer, b: fx.Pointer, offsets: fx.Pointer, out: fx.Pointer, shape: Shape
+        a: fx.Pointer, b: fx.Pointer, bias: fx.Pointer, offsets: fx.Pointer, out: fx.Pointer, shape: Shape
     ) -> None:
         thread = fx.thread_idx.x
         place = Place.of(thread, config)
@@ -91,7 +94,7 @@ def build(variant: GroupedGemmVariant) -> tuple[Any, tuple[Any, ...]]:
                 operand_a, operand_b = operands(a, b, shape, tile, variant)
                 k = sizes(shape, tile, variant.ragged)[2]
                 chunks = product(element, config, place, operand_a, operand_b, k, lds)
-                output(out, shape, tile, variant, element).store(chunks)
+                output(out, bias, shape, tile, variant, element).store(chunks)
                 if fx.const_expr(lds is not None):
                     fx.gpu.barrier()  # before the next tile is written to LDS
             # This workgroup's next tile, counted from the first of the next groups.
@@ -103,16 +106,17 @@ def build(variant: GroupedGemmVariant) -> tuple[Any, tuple[Any, ...]]:
     def launch(
         a: fx.Pointer,
         b: fx.Pointer,
+        bias: fx.Pointer,
         offsets: fx.Pointer,
         out: fx.Pointer,
         shape: Shape,
         workgroups: fx.Int32,
         stream: fx.Stream = fx.Stream(None),  # noqa: B008 (FlyDSL's spelling of the default stream)
     ) -> None:
-        grouped_gemm(a, b, offsets, out, shape).launch(
+        grouped_gemm(a, b, bias, offsets, out, shape).launch(
             grid=(workgroups, 1, 1), block=(config.threads, 1, 1), stream=stream
         )
 
-    pointers = [flyc.from_c_void_p(kind, 0) for kind in (element, element, fx.Int32, element)]
+    pointers = [flyc.from_c_void_p(kind, 0) for kind in (element, element, element, fx.Int32, element)]
     count = sum(kind != "ptr" for _, kind in KERNARG.fields)
     return launch, (*pointers, Shape(*[1] * count), fx.Int32(1))

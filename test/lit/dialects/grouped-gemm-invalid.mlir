@@ -4,7 +4,7 @@
 // The layout.
 func.func @op(%a: !torch.vtensor<[4,8],bf16>, %b: !torch.vtensor<[2,8,16],bf16>, %o: !torch.vtensor<[2],si32>) {
   // expected-error @below {{layout must be one of NN, NT, TN, TT, got "N"}}
-  %0 = "flycc.grouped_gemm"(%a, %b, %o) {layout = "N", accumulate = f32, operandSegmentSizes = array<i32: 1, 1, 1>} : (!torch.vtensor<[4,8],bf16>, !torch.vtensor<[2,8,16],bf16>, !torch.vtensor<[2],si32>) -> !torch.vtensor<[4,16],bf16>
+  %0 = "flycc.grouped_gemm"(%a, %b, %o) {layout = "N", accumulate = f32, operandSegmentSizes = array<i32: 1, 1, 1, 0>} : (!torch.vtensor<[4,8],bf16>, !torch.vtensor<[2,8,16],bf16>, !torch.vtensor<[2],si32>) -> !torch.vtensor<[4,16],bf16>
   return
 }
 
@@ -13,7 +13,7 @@ func.func @op(%a: !torch.vtensor<[4,8],bf16>, %b: !torch.vtensor<[2,8,16],bf16>,
 // The accumulate type.
 func.func @op(%a: !torch.vtensor<[4,8],bf16>, %b: !torch.vtensor<[2,8,16],bf16>, %o: !torch.vtensor<[2],si32>) {
   // expected-error @below {{accumulate type must be f32, got bf16}}
-  %0 = "flycc.grouped_gemm"(%a, %b, %o) {layout = "NN", accumulate = bf16, operandSegmentSizes = array<i32: 1, 1, 1>} : (!torch.vtensor<[4,8],bf16>, !torch.vtensor<[2,8,16],bf16>, !torch.vtensor<[2],si32>) -> !torch.vtensor<[4,16],bf16>
+  %0 = "flycc.grouped_gemm"(%a, %b, %o) {layout = "NN", accumulate = bf16, operandSegmentSizes = array<i32: 1, 1, 1, 0>} : (!torch.vtensor<[4,8],bf16>, !torch.vtensor<[2,8,16],bf16>, !torch.vtensor<[2],si32>) -> !torch.vtensor<[4,16],bf16>
   return
 }
 
@@ -21,8 +21,8 @@ func.func @op(%a: !torch.vtensor<[4,8],bf16>, %b: !torch.vtensor<[2,8,16],bf16>,
 
 // Operands that are not there.
 func.func @op(%a: !torch.vtensor<[4,8],bf16>, %b: !torch.vtensor<[2,8,16],bf16>, %o: !torch.vtensor<[2],si32>) {
-  // expected-error @below {{operandSegmentSizes must be 1, 1, 0 or 1, 3 in all, got array<i32: 1, 1, 0>}}
-  %0 = "flycc.grouped_gemm"(%a, %b, %o) {layout = "NN", accumulate = f32, operandSegmentSizes = array<i32: 1, 1, 0>} : (!torch.vtensor<[4,8],bf16>, !torch.vtensor<[2,8,16],bf16>, !torch.vtensor<[2],si32>) -> !torch.vtensor<[4,16],bf16>
+  // expected-error @below {{operandSegmentSizes must be 1, 1, 0 or 1, 0 or 1, 3 in all, got array<i32: 1, 1, 0, 0>}}
+  %0 = "flycc.grouped_gemm"(%a, %b, %o) {layout = "NN", accumulate = f32, operandSegmentSizes = array<i32: 1, 1, 0, 0>} : (!torch.vtensor<[4,8],bf16>, !torch.vtensor<[2,8,16],bf16>, !torch.vtensor<[2],si32>) -> !torch.vtensor<[4,16],bf16>
   return
 }
 
@@ -31,7 +31,7 @@ func.func @op(%a: !torch.vtensor<[4,8],bf16>, %b: !torch.vtensor<[2,8,16],bf16>,
 // Unknown rank.
 func.func @op(%a: !torch.vtensor<[4,8],bf16>, %b: !torch.vtensor<*,bf16>, %o: !torch.vtensor<[2],si32>) {
   // expected-error @below {{b must be a value tensor of known rank and element type, got !torch.vtensor<*,bf16>}}
-  %0 = "flycc.grouped_gemm"(%a, %b, %o) {layout = "NN", accumulate = f32, operandSegmentSizes = array<i32: 1, 1, 1>} : (!torch.vtensor<[4,8],bf16>, !torch.vtensor<*,bf16>, !torch.vtensor<[2],si32>) -> !torch.vtensor<[4,16],bf16>
+  %0 = "flycc.grouped_gemm"(%a, %b, %o) {layout = "NN", accumulate = f32, operandSegmentSizes = array<i32: 1, 1, 1, 0>} : (!torch.vtensor<[4,8],bf16>, !torch.vtensor<*,bf16>, !torch.vtensor<[2],si32>) -> !torch.vtensor<[4,16],bf16>
   return
 }
 
@@ -40,7 +40,7 @@ func.func @op(%a: !torch.vtensor<[4,8],bf16>, %b: !torch.vtensor<*,bf16>, %o: !t
 // Element type.
 func.func @op(%a: !torch.vtensor<[4,8],f32>, %b: !torch.vtensor<[2,8,16],bf16>, %o: !torch.vtensor<[2],si32>) {
   // expected-error @below {{element type of a must be one of bf16, f16, got f32}}
-  %0 = "flycc.grouped_gemm"(%a, %b, %o) {layout = "NN", accumulate = f32, operandSegmentSizes = array<i32: 1, 1, 1>} : (!torch.vtensor<[4,8],f32>, !torch.vtensor<[2,8,16],bf16>, !torch.vtensor<[2],si32>) -> !torch.vtensor<[4,16],bf16>
+  %0 = "flycc.grouped_gemm"(%a, %b, %o) {layout = "NN", accumulate = f32, operandSegmentSizes = array<i32: 1, 1, 1, 0>} : (!torch.vtensor<[4,8],f32>, !torch.vtensor<[2,8,16],bf16>, !torch.vtensor<[2],si32>) -> !torch.vtensor<[4,16],bf16>
   return
 }
 
@@ -49,7 +49,7 @@ func.func @op(%a: !torch.vtensor<[4,8],f32>, %b: !torch.vtensor<[2,8,16],bf16>, 
 // Element types that differ.
 func.func @op(%a: !torch.vtensor<[4,8],bf16>, %b: !torch.vtensor<[2,8,16],f16>, %o: !torch.vtensor<[2],si32>) {
   // expected-error @below {{element type of b must be one of bf16, got f16}}
-  %0 = "flycc.grouped_gemm"(%a, %b, %o) {layout = "NN", accumulate = f32, operandSegmentSizes = array<i32: 1, 1, 1>} : (!torch.vtensor<[4,8],bf16>, !torch.vtensor<[2,8,16],f16>, !torch.vtensor<[2],si32>) -> !torch.vtensor<[4,16],bf16>
+  %0 = "flycc.grouped_gemm"(%a, %b, %o) {layout = "NN", accumulate = f32, operandSegmentSizes = array<i32: 1, 1, 1, 0>} : (!torch.vtensor<[4,8],bf16>, !torch.vtensor<[2,8,16],f16>, !torch.vtensor<[2],si32>) -> !torch.vtensor<[4,16],bf16>
   return
 }
 
@@ -58,7 +58,7 @@ func.func @op(%a: !torch.vtensor<[4,8],bf16>, %b: !torch.vtensor<[2,8,16],f16>, 
 // Element type of the result.
 func.func @op(%a: !torch.vtensor<[4,8],bf16>, %b: !torch.vtensor<[2,8,16],bf16>, %o: !torch.vtensor<[2],si32>) {
   // expected-error @below {{element type of result must be one of bf16, got f32}}
-  %0 = "flycc.grouped_gemm"(%a, %b, %o) {layout = "NN", accumulate = f32, operandSegmentSizes = array<i32: 1, 1, 1>} : (!torch.vtensor<[4,8],bf16>, !torch.vtensor<[2,8,16],bf16>, !torch.vtensor<[2],si32>) -> !torch.vtensor<[4,16],f32>
+  %0 = "flycc.grouped_gemm"(%a, %b, %o) {layout = "NN", accumulate = f32, operandSegmentSizes = array<i32: 1, 1, 1, 0>} : (!torch.vtensor<[4,8],bf16>, !torch.vtensor<[2,8,16],bf16>, !torch.vtensor<[2],si32>) -> !torch.vtensor<[4,16],f32>
   return
 }
 
@@ -67,7 +67,7 @@ func.func @op(%a: !torch.vtensor<[4,8],bf16>, %b: !torch.vtensor<[2,8,16],bf16>,
 // Element type of the offsets.
 func.func @op(%a: !torch.vtensor<[4,8],bf16>, %b: !torch.vtensor<[2,8,16],bf16>, %o: !torch.vtensor<[2],si64>) {
   // expected-error @below {{element type of offsets must be one of si32, got si64}}
-  %0 = "flycc.grouped_gemm"(%a, %b, %o) {layout = "NN", accumulate = f32, operandSegmentSizes = array<i32: 1, 1, 1>} : (!torch.vtensor<[4,8],bf16>, !torch.vtensor<[2,8,16],bf16>, !torch.vtensor<[2],si64>) -> !torch.vtensor<[4,16],bf16>
+  %0 = "flycc.grouped_gemm"(%a, %b, %o) {layout = "NN", accumulate = f32, operandSegmentSizes = array<i32: 1, 1, 1, 0>} : (!torch.vtensor<[4,8],bf16>, !torch.vtensor<[2,8,16],bf16>, !torch.vtensor<[2],si64>) -> !torch.vtensor<[4,16],bf16>
   return
 }
 
@@ -76,7 +76,7 @@ func.func @op(%a: !torch.vtensor<[4,8],bf16>, %b: !torch.vtensor<[2,8,16],bf16>,
 // Ranks.
 func.func @op(%a: !torch.vtensor<[1,2,4,8],bf16>, %b: !torch.vtensor<[2,8,16],bf16>, %o: !torch.vtensor<[2],si32>) {
   // expected-error @below {{a and b must have rank 2 or 3, got 4 and 3}}
-  %0 = "flycc.grouped_gemm"(%a, %b, %o) {layout = "NN", accumulate = f32, operandSegmentSizes = array<i32: 1, 1, 1>} : (!torch.vtensor<[1,2,4,8],bf16>, !torch.vtensor<[2,8,16],bf16>, !torch.vtensor<[2],si32>) -> !torch.vtensor<[4,16],bf16>
+  %0 = "flycc.grouped_gemm"(%a, %b, %o) {layout = "NN", accumulate = f32, operandSegmentSizes = array<i32: 1, 1, 1, 0>} : (!torch.vtensor<[1,2,4,8],bf16>, !torch.vtensor<[2,8,16],bf16>, !torch.vtensor<[2],si32>) -> !torch.vtensor<[4,16],bf16>
   return
 }
 
@@ -85,7 +85,7 @@ func.func @op(%a: !torch.vtensor<[1,2,4,8],bf16>, %b: !torch.vtensor<[2,8,16],bf
 // Rank of the offsets.
 func.func @op(%a: !torch.vtensor<[4,8],bf16>, %b: !torch.vtensor<[2,8,16],bf16>, %o: !torch.vtensor<[2,1],si32>) {
   // expected-error @below {{offsets must be [?], got [2, 1]}}
-  %0 = "flycc.grouped_gemm"(%a, %b, %o) {layout = "NN", accumulate = f32, operandSegmentSizes = array<i32: 1, 1, 1>} : (!torch.vtensor<[4,8],bf16>, !torch.vtensor<[2,8,16],bf16>, !torch.vtensor<[2,1],si32>) -> !torch.vtensor<[4,16],bf16>
+  %0 = "flycc.grouped_gemm"(%a, %b, %o) {layout = "NN", accumulate = f32, operandSegmentSizes = array<i32: 1, 1, 1, 0>} : (!torch.vtensor<[4,8],bf16>, !torch.vtensor<[2,8,16],bf16>, !torch.vtensor<[2,1],si32>) -> !torch.vtensor<[4,16],bf16>
   return
 }
 
@@ -94,7 +94,7 @@ func.func @op(%a: !torch.vtensor<[4,8],bf16>, %b: !torch.vtensor<[2,8,16],bf16>,
 // No offsets, which say where groups end.
 func.func @op(%a: !torch.vtensor<[4,8],bf16>, %b: !torch.vtensor<[2,8,16],bf16>) {
   // expected-error @below {{offsets must be given unless a and b both have rank 3, and only then}}
-  %0 = "flycc.grouped_gemm"(%a, %b) {layout = "NN", accumulate = f32, operandSegmentSizes = array<i32: 1, 1, 0>} : (!torch.vtensor<[4,8],bf16>, !torch.vtensor<[2,8,16],bf16>) -> !torch.vtensor<[4,16],bf16>
+  %0 = "flycc.grouped_gemm"(%a, %b) {layout = "NN", accumulate = f32, operandSegmentSizes = array<i32: 1, 1, 0, 0>} : (!torch.vtensor<[4,8],bf16>, !torch.vtensor<[2,8,16],bf16>) -> !torch.vtensor<[4,16],bf16>
   return
 }
 
@@ -103,7 +103,7 @@ func.func @op(%a: !torch.vtensor<[4,8],bf16>, %b: !torch.vtensor<[2,8,16],bf16>)
 // Offsets, and nothing to share out.
 func.func @op(%a: !torch.vtensor<[2,4,8],bf16>, %b: !torch.vtensor<[2,8,16],bf16>, %o: !torch.vtensor<[2],si32>) {
   // expected-error @below {{offsets must be given unless a and b both have rank 3, and only then}}
-  %0 = "flycc.grouped_gemm"(%a, %b, %o) {layout = "NN", accumulate = f32, operandSegmentSizes = array<i32: 1, 1, 1>} : (!torch.vtensor<[2,4,8],bf16>, !torch.vtensor<[2,8,16],bf16>, !torch.vtensor<[2],si32>) -> !torch.vtensor<[2,4,16],bf16>
+  %0 = "flycc.grouped_gemm"(%a, %b, %o) {layout = "NN", accumulate = f32, operandSegmentSizes = array<i32: 1, 1, 1, 0>} : (!torch.vtensor<[2,4,8],bf16>, !torch.vtensor<[2,8,16],bf16>, !torch.vtensor<[2],si32>) -> !torch.vtensor<[2,4,16],bf16>
   return
 }
 
@@ -112,7 +112,7 @@ func.func @op(%a: !torch.vtensor<[2,4,8],bf16>, %b: !torch.vtensor<[2,8,16],bf16
 // K, as the layout has it.
 func.func @op(%a: !torch.vtensor<[4,8],bf16>, %b: !torch.vtensor<[2,8,16],bf16>, %o: !torch.vtensor<[2],si32>) {
   // expected-error @below {{K is 8 in a but 16 in b (layout NT)}}
-  %0 = "flycc.grouped_gemm"(%a, %b, %o) {layout = "NT", accumulate = f32, operandSegmentSizes = array<i32: 1, 1, 1>} : (!torch.vtensor<[4,8],bf16>, !torch.vtensor<[2,8,16],bf16>, !torch.vtensor<[2],si32>) -> !torch.vtensor<[4,16],bf16>
+  %0 = "flycc.grouped_gemm"(%a, %b, %o) {layout = "NT", accumulate = f32, operandSegmentSizes = array<i32: 1, 1, 1, 0>} : (!torch.vtensor<[4,8],bf16>, !torch.vtensor<[2,8,16],bf16>, !torch.vtensor<[2],si32>) -> !torch.vtensor<[4,16],bf16>
   return
 }
 
@@ -121,7 +121,7 @@ func.func @op(%a: !torch.vtensor<[4,8],bf16>, %b: !torch.vtensor<[2,8,16],bf16>,
 // Groups of b and the offsets.
 func.func @op(%a: !torch.vtensor<[4,8],bf16>, %b: !torch.vtensor<[2,8,16],bf16>, %o: !torch.vtensor<[3],si32>) {
   // expected-error @below {{b has 2 groups but offsets has 3}}
-  %0 = "flycc.grouped_gemm"(%a, %b, %o) {layout = "NN", accumulate = f32, operandSegmentSizes = array<i32: 1, 1, 1>} : (!torch.vtensor<[4,8],bf16>, !torch.vtensor<[2,8,16],bf16>, !torch.vtensor<[3],si32>) -> !torch.vtensor<[4,16],bf16>
+  %0 = "flycc.grouped_gemm"(%a, %b, %o) {layout = "NN", accumulate = f32, operandSegmentSizes = array<i32: 1, 1, 1, 0>} : (!torch.vtensor<[4,8],bf16>, !torch.vtensor<[2,8,16],bf16>, !torch.vtensor<[3],si32>) -> !torch.vtensor<[4,16],bf16>
   return
 }
 
@@ -130,7 +130,7 @@ func.func @op(%a: !torch.vtensor<[4,8],bf16>, %b: !torch.vtensor<[2,8,16],bf16>,
 // Groups of a and b.
 func.func @op(%a: !torch.vtensor<[3,4,8],bf16>, %b: !torch.vtensor<[2,8,16],bf16>) {
   // expected-error @below {{a has 3 groups but b has 2}}
-  %0 = "flycc.grouped_gemm"(%a, %b) {layout = "NN", accumulate = f32, operandSegmentSizes = array<i32: 1, 1, 0>} : (!torch.vtensor<[3,4,8],bf16>, !torch.vtensor<[2,8,16],bf16>) -> !torch.vtensor<[2,4,16],bf16>
+  %0 = "flycc.grouped_gemm"(%a, %b) {layout = "NN", accumulate = f32, operandSegmentSizes = array<i32: 1, 1, 0, 0>} : (!torch.vtensor<[3,4,8],bf16>, !torch.vtensor<[2,8,16],bf16>) -> !torch.vtensor<[2,4,16],bf16>
   return
 }
 
@@ -139,7 +139,7 @@ func.func @op(%a: !torch.vtensor<[3,4,8],bf16>, %b: !torch.vtensor<[2,8,16],bf16
 // The result of a ragged M.
 func.func @op(%a: !torch.vtensor<[4,8],bf16>, %b: !torch.vtensor<[2,8,16],bf16>, %o: !torch.vtensor<[2],si32>) {
   // expected-error @below {{result must be [4, 16], got [2, 4, 16]}}
-  %0 = "flycc.grouped_gemm"(%a, %b, %o) {layout = "NN", accumulate = f32, operandSegmentSizes = array<i32: 1, 1, 1>} : (!torch.vtensor<[4,8],bf16>, !torch.vtensor<[2,8,16],bf16>, !torch.vtensor<[2],si32>) -> !torch.vtensor<[2,4,16],bf16>
+  %0 = "flycc.grouped_gemm"(%a, %b, %o) {layout = "NN", accumulate = f32, operandSegmentSizes = array<i32: 1, 1, 1, 0>} : (!torch.vtensor<[4,8],bf16>, !torch.vtensor<[2,8,16],bf16>, !torch.vtensor<[2],si32>) -> !torch.vtensor<[2,4,16],bf16>
   return
 }
 
@@ -148,6 +148,33 @@ func.func @op(%a: !torch.vtensor<[4,8],bf16>, %b: !torch.vtensor<[2,8,16],bf16>,
 // The result of a ragged K.
 func.func @op(%a: !torch.vtensor<[4,8],bf16>, %b: !torch.vtensor<[8,16],bf16>, %o: !torch.vtensor<[2],si32>) {
   // expected-error @below {{result must be [2, 4, 16], got [4, 16]}}
-  %0 = "flycc.grouped_gemm"(%a, %b, %o) {layout = "NN", accumulate = f32, operandSegmentSizes = array<i32: 1, 1, 1>} : (!torch.vtensor<[4,8],bf16>, !torch.vtensor<[8,16],bf16>, !torch.vtensor<[2],si32>) -> !torch.vtensor<[4,16],bf16>
+  %0 = "flycc.grouped_gemm"(%a, %b, %o) {layout = "NN", accumulate = f32, operandSegmentSizes = array<i32: 1, 1, 1, 0>} : (!torch.vtensor<[4,8],bf16>, !torch.vtensor<[8,16],bf16>, !torch.vtensor<[2],si32>) -> !torch.vtensor<[4,16],bf16>
+  return
+}
+
+// -----
+
+// The bias of groups that share out N.
+func.func @op(%a: !torch.vtensor<[2,4,8],bf16>, %b: !torch.vtensor<[8,16],bf16>, %o: !torch.vtensor<[2],si32>, %c: !torch.vtensor<[2,16],bf16>) {
+  // expected-error @below {{there must be no bias where the groups share out N}}
+  %0 = "flycc.grouped_gemm"(%a, %b, %o, %c) {layout = "NN", accumulate = f32, operandSegmentSizes = array<i32: 1, 1, 1, 1>} : (!torch.vtensor<[2,4,8],bf16>, !torch.vtensor<[8,16],bf16>, !torch.vtensor<[2],si32>, !torch.vtensor<[2,16],bf16>) -> !torch.vtensor<[4,16],bf16>
+  return
+}
+
+// -----
+
+// The shape of the bias.
+func.func @op(%a: !torch.vtensor<[4,8],bf16>, %b: !torch.vtensor<[2,8,16],bf16>, %o: !torch.vtensor<[2],si32>, %c: !torch.vtensor<[16],bf16>) {
+  // expected-error @below {{bias must be [2, 16], got [16]}}
+  %0 = "flycc.grouped_gemm"(%a, %b, %o, %c) {layout = "NN", accumulate = f32, operandSegmentSizes = array<i32: 1, 1, 1, 1>} : (!torch.vtensor<[4,8],bf16>, !torch.vtensor<[2,8,16],bf16>, !torch.vtensor<[2],si32>, !torch.vtensor<[16],bf16>) -> !torch.vtensor<[4,16],bf16>
+  return
+}
+
+// -----
+
+// The element type of the bias.
+func.func @op(%a: !torch.vtensor<[4,8],bf16>, %b: !torch.vtensor<[2,8,16],bf16>, %o: !torch.vtensor<[2],si32>, %c: !torch.vtensor<[2,16],f32>) {
+  // expected-error @below {{element type of bias must be one of bf16, got f32}}
+  %0 = "flycc.grouped_gemm"(%a, %b, %o, %c) {layout = "NN", accumulate = f32, operandSegmentSizes = array<i32: 1, 1, 1, 1>} : (!torch.vtensor<[4,8],bf16>, !torch.vtensor<[2,8,16],bf16>, !torch.vtensor<[2],si32>, !torch.vtensor<[2,16],f32>) -> !torch.vtensor<[4,16],bf16>
   return
 }

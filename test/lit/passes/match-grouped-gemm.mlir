@@ -4,7 +4,7 @@
 // A transposed weight is folded.
 // CHECK-LABEL: func.func @experts
 // CHECK: "flycc.grouped_gemm"(%arg0, %arg1, %arg2) {accumulate = f32, flycc.consumed = ["wt", "y"], flycc.results = {{\[\[}}"y"]],
-// CHECK-SAME: layout = "NT", operandSegmentSizes = array<i32: 1, 1, 1>}
+// CHECK-SAME: layout = "NT", operandSegmentSizes = array<i32: 1, 1, 1, 0>}
 // CHECK-NEXT: return
 func.func @experts(%x: !torch.vtensor<[4,8],bf16>, %w: !torch.vtensor<[2,16,8],bf16>, %o: !torch.vtensor<[2],si32>) -> !torch.vtensor<[4,16],bf16> {
   %last = torch.constant.int -1
@@ -28,7 +28,7 @@ func.func @gradient(%g: !torch.vtensor<[4,16],f16>, %x: !torch.vtensor<[4,8],f16
 
 // Without offsets, and with the result's type spelled out.
 // CHECK-LABEL: func.func @batch
-// CHECK: "flycc.grouped_gemm"(%arg0, %arg1) {{.*}}operandSegmentSizes = array<i32: 1, 1, 0>
+// CHECK: "flycc.grouped_gemm"(%arg0, %arg1) {{.*}}operandSegmentSizes = array<i32: 1, 1, 0, 0>
 func.func @batch(%a: !torch.vtensor<[2,4,8],bf16>, %b: !torch.vtensor<[2,8,16],bf16>) -> !torch.vtensor<[2,4,16],bf16> {
   %none = torch.constant.none
   %bf16 = torch.constant.int 15

@@ -11,19 +11,21 @@ from flycc.passes.torch_ir import nested_ops
 
 
 def pose(
-    a: str, b: str, offsets: str | None, result: str, layout: str = "NN", stamp: str = ""
+    a: str, b: str, offsets: str | None, result: str, layout: str = "NN", stamp: str = "", bias: str = ""
 ) -> GemmProblem | GroupedGemmProblem:
     """The problem of an op on arguments of shapes such as "2,?,8"; `stamp` is that of a."""
     types = [f"!torch.vtensor<[{shape}],bf16>" for shape in (a, b)]
     if offsets is not None:
         types.append(f"!torch.vtensor<[{offsets}],si32>")
+    if biased := bool(bias):
+        types.append(f"!torch.vtensor<[{bias}],bf16>")
     sizes = ", ".join(f'"{size}"' for size in stamp.split(","))
-    attributes = [f" {{flycc.shape = [{sizes}]}}" if stamp else "", "", ""]
+    attributes = [f" {{flycc.shape = [{sizes}]}}" if stamp else "", "", "", ""]
     arguments = [f"%{i}: {kind}{attributes[i]}" for i, kind in enumerate(types)]
     text = (
         f"func.func @main({', '.join(arguments)}) {{\n"
         f'%r = "flycc.grouped_gemm"({", ".join(f"%{i}" for i in range(len(types)))}) {{layout = "{layout}", '
-        f"accumulate = f32, operandSegmentSizes = array<i32: 1, 1, {len(types) - 2}>}} "
+        f"accumulate = f32, operandSegmentSizes = array<i32: 1, 1, {int(offsets is not None)}, {int(biased)}>}} "
         f": ({', '.join(types)}) -> !torch.vtensor<[{result}],bf16>\nreturn\n}}"
     )
     with load(ir.Context()):
@@ -57,6 +59,15 @@ def pose(
 def test_forms(arguments: tuple[str, ...], expected: GemmProblem | GroupedGemmProblem) -> None:
     """Rows of 4 and 12 elements keep addresses at multiples of 8 bytes only."""
     assert pose(*arguments) == expected
+
+
+def test_a_bias_and_its_alignment() -> None:
+    posed = pose("4,8", "2,8,12", "2", "4,12", bias="2,12")
+    assert posed == GroupedGemmProblem(
+        "bf16", "m", 2, 4, 12, 8, align_b=8, align_out=8, bias=True, align_bias=8
+    )
+    batch = pose("2,4,8", "2,8,16", None, "2,4,16", bias="2,16")
+    assert batch == GemmProblem("bf16", 4, 16, 8, 2, bias=True)
 
 
 def test_dynamic_sizes_are_named_by_their_stamps_or_by_their_part() -> None:

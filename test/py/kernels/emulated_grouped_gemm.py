@@ -37,6 +37,7 @@ class Grouped:
     trans_b: bool = False
     out_padding: int = 0
     out_misalign: int = 0
+    bias: Stored | None = None
 
     @property
     def sizes(self) -> tuple[int, int, int]:
@@ -59,6 +60,8 @@ class Grouped:
             self.trans_a,
             self.trans_b,
             *alignments,
+            bias=self.bias is not None,
+            align_bias=2 if self.bias is None else self.bias.alignment,
         )
 
     def run(
@@ -79,7 +82,12 @@ class Grouped:
             "a": memory.register(self.a.buffer, name="a", writable=False),
             "b": memory.register(self.b.buffer, name="b", writable=False),
             "offsets": memory.register(self.offsets, name="offsets", writable=False),
+            "bias": 0
+            if self.bias is None
+            else memory.register(self.bias.buffer, name="bias", writable=False),
             "out": memory.register(out.buffer, name="out"),
+            "group_bias": 0 if self.bias is None else self.bias.stride,
+            "bias_n": int(self.bias is not None),
             "group_a": self.a.batch_stride,
             "group_b": self.b.batch_stride,
             "group_out": out.batch_stride,
@@ -130,9 +138,10 @@ def reference(case: Grouped) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """
     exact, magnitude = np.full(case.out_shape, BEFORE), np.zeros(case.out_shape)
     terms = np.zeros(case.out_shape)
-    for a, b, place in case.groups():
-        exact[place], magnitude[place] = a @ b, abs(a) @ abs(b)
-        terms[place] = a.shape[1]
+    for group, (a, b, place) in enumerate(case.groups()):
+        bias = np.zeros(1) if case.bias is None else case.bias.read()[0, group]
+        exact[place], magnitude[place] = a @ b + bias, abs(a) @ abs(b) + abs(bias)
+        terms[place] = a.shape[1] + (case.bias is not None)
     return exact, magnitude, terms
 
 

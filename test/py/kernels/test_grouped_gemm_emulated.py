@@ -61,6 +61,7 @@ def grouped_of(
     padding: int = 0,
     misalign: int = 0,
     values: Callable[..., np.ndarray] = integers,
+    bias: bool = False,
 ) -> Grouped:
     """A problem whose groups have `counts` of the ragged dimension, which `beyond` more follow; the `others` are the
     two sizes that are not ragged, in the order M, N, K.
@@ -76,7 +77,8 @@ def grouped_of(
         for x, letter in zip((a, b), layout, strict=True)
     ]
     trans_a, trans_b = layout[0] == "T", layout[1] == "T"
-    return Grouped(dtype, form, *stored, offsets, trans_a, trans_b, padding, misalign)
+    addends = Stored(values(rng, 1, len(counts), n), dtype, padding, misalign) if bias else None
+    return Grouped(dtype, form, *stored, offsets, trans_a, trans_b, padding, misalign, addends)
 
 
 def check_exact(case: Grouped, config: GroupedGemmConfig) -> None:
@@ -120,6 +122,31 @@ def test_rings(name: str, form: Ragged, layout: str) -> None:
     again = case.run(RINGS[name], seed, sanitize="all")
     assert not again.findings, "\n".join(map(str, again.findings))
     np.testing.assert_array_equal(again.memory, first.memory)
+
+
+@pytest.mark.parametrize("form", ["m", "k"])
+@pytest.mark.parametrize("name", ["decode", "small", "ring64"])
+def test_bias(name: str, form: Ragged) -> None:
+    """A row for each group, which an empty group of a ragged K has alone; of any alignment, and nothing beyond it."""
+    rng = np.random.default_rng([seed, *map(ord, name + form)])
+    layout, config = ("NT" if form == "m" else "TN"), CONFIGS.get(name) or RINGS[name]
+    for others, padding, misalign in (
+        ((40, 72), 8, 0),
+        ((24, 45) if form == "m" else (40, 72), 0, 0),
+        ((40, 72), 1, 6),
+    ):
+        if name == "ring64" and (misalign or others[-1] % 8):
+            continue  # rings take aligned operands
+        case = grouped_of(
+            rng, form, layout, [9, 0, 70, 1, 133, 0], others, padding=padding, misalign=misalign, bias=True
+        )
+        check_exact(case, config)
+    first = case.run(config)
+    again = case.run(config, seed, sanitize="all")
+    assert not again.findings, "\n".join(map(str, again.findings))
+    np.testing.assert_array_equal(again.memory, first.memory)
+    case = grouped_of(rng, form, layout, [9, 0, 70, 1, 133, 0], (40, 72), values=normal, bias=True)
+    assert (abs(case.run(config).out - reference(case)[0]) <= bound(case)).all(), f"seed {seed}"
 
 
 @pytest.mark.parametrize("form", ["m", "k"])

@@ -73,6 +73,21 @@ def test_forms_and_layouts(form: str, trans_a: bool, trans_b: bool, dtype: torch
     assert torch.equal(torch.ops.flycc.grouped_gemm(*logical, offsets), expected)
 
 
+@pytest.mark.parametrize("form", ["ragged m", "ragged k", "no offsets", "odd"])
+@pytest.mark.parametrize("way", ["rows", "columns", "one row"])
+def test_bias(form: str, way: str) -> None:
+    """A row for each group, whatever its strides; added before the one rounding."""
+    a, b = (integers(*shape) for shape in FORMS[form])
+    offsets = None if form == "no offsets" else OFFSETS
+    n = b.shape[-1]
+    bias = integers(n, 6).mT if way == "columns" else integers(6 if way == "rows" else 1, n).expand(6, n)
+    expected = exact(a.double(), b.double(), offsets)
+    each = bias.double()
+    expected += each[:, None] if expected.dim() == 3 else each.repeat_interleave(torch.tensor(COUNTS), 0)
+    result = torch.ops.flycc.grouped_gemm(a, b, offsets, bias)
+    assert torch.equal(result, expected.to(a.dtype))
+
+
 @pytest.mark.parametrize("form", FORMS)
 def test_results_are_contiguous(form: str) -> None:
     a, b = (integers(*shape) for shape in FORMS[form])
@@ -149,6 +164,16 @@ def test_arguments_that_no_operator_takes(
 
 
 @pytest.mark.parametrize(
+    ("a", "b", "bias"), [((4, 8), (6, 8, 8), (8,)), ((4, 8), (6, 8, 8), (6, 9)), ((6, 4, 8), (8, 8), (6, 8))]
+)
+def test_a_bias_that_is_no_row_for_each_group(
+    a: tuple[int, ...], b: tuple[int, ...], bias: tuple[int, ...]
+) -> None:
+    with pytest.raises(RuntimeError, match=r"\[6, 8\] is accepted"):
+        torch.ops.flycc.grouped_gemm(integers(*a), integers(*b), OFFSETS, integers(*bias))
+
+
+@pytest.mark.parametrize(
     ("a", "b", "offsets", "code"),
     [
         (integers(TOTAL, 8), integers(6, 8, 8), OFFSETS.long(), "grouped-gemm.offsets"),
@@ -179,5 +204,11 @@ def test_a_failed_launch_gives_pytorchs_result_one_warning_and_a_reason(
         for _ in range(3):
             assert torch.equal(torch.ops.flycc.grouped_gemm(a, b, OFFSETS), exact(a, b, OFFSETS))
     assert [reason.code for reason in heard] == ["device.launch"] * 3
+    bias = integers(6, 16)
+    rows = bias.repeat_interleave(torch.tensor(COUNTS), 0)
+    expected = exact(a, b, OFFSETS) + rows  # rounded twice
+    assert torch.equal(torch.ops.flycc.grouped_gemm(a, b, OFFSETS, bias), expected)
+    longer = torch.cat([a, a[:1]])  # the last row is of no group
+    assert torch.equal(torch.ops.flycc.grouped_gemm(longer, b, OFFSETS, bias)[:TOTAL], expected)
     assert len(caught) == 1
     assert "planted" in str(caught[0].message)
