@@ -238,11 +238,11 @@ def grouped_gemm_fake(
         all(count == groups[0] for count in groups),
         lambda: f"flycc::grouped_gemm: groups of a, b and offsets differ: {groups}",
     )
+    given = None if bias is None else bias.shape
     torch._check(
-        bias is None or (ranks != (3, 2) and bias.shape == (groups[0], n)),
+        given is None or (ranks != (3, 2) and given == (groups[0], n)),
         lambda: (
-            f"flycc::grouped_gemm: bias is {list(bias.shape)}: {[groups[0], n]} is accepted, and none where the "
-            "groups share out N"
+            f"flycc::grouped_gemm: bias is {given}: {[groups[0], n]} is accepted, and none where the groups share out N"
         ),
     )
     return a.new_empty((m, n) if ranks in ((2, 3), (3, 2)) else (groups[0], m, n))
