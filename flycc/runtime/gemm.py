@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Any, get_args
 
 import torch
 from torch import Tensor
 
 from flycc.contracts import FlyccError, GemmProblem, Reason
+from flycc.contracts.gemm import Activation
 from flycc.kernels import gemm as family
 from flycc.runtime import choice, refusals
 from flycc.runtime.device import Device
@@ -17,9 +20,30 @@ from flycc.runtime.library import LIBRARY
 from flycc.runtime.loading import Loaded, load
 from flycc.runtime.operands import GemmOperands
 
-LIBRARY.define(
-    "gemm(Tensor a, Tensor b, Tensor? bias=None, *, bool trans_a=False, bool trans_b=False) -> Tensor"
+_ARGUMENTS = (
+    "Tensor a, Tensor b, Tensor? bias=None, *, bool trans_a=False, bool trans_b=False, Tensor? b2=None, "
+    'Tensor? residual=None, float scale=1.0, str activation="none", ScalarType? out_dtype=None'
 )
+LIBRARY.define(f"gemm({_ARGUMENTS}) -> Tensor")
+LIBRARY.define(f"gemm_with_preactivation({_ARGUMENTS}) -> (Tensor out, Tensor preactivation)")
+
+
+@dataclass(frozen=True, slots=True)
+class Tail:
+    """What becomes of a product's sums: `activation(scale * A @ B + bias) + residual`, see `contracts.gemm.Epilogue`.
+
+    Args:
+        b2: as `b`, of its shape, or None: a gated product, `activation(scale * A @ B) * (scale * A @ B2) + residual`.
+        residual: broadcastable to the result, or None; the dtype of `a`.
+        activation: one of `contracts.gemm.Activation`.
+        out_dtype: float32, or that of `a` (also if None).
+    """
+
+    b2: Tensor | None = None
+    residual: Tensor | None = None
+    scale: float = 1.0
+    activation: Activation = "none"
+    out_dtype: torch.dtype | None = None
 
 
 def prepare(
@@ -50,47 +74,116 @@ def launch(operands: GemmOperands, device: Device) -> None:
     within = {name: stride for name, stride in strides.items() if "batch" not in name}
     config, loaded = prepare(problem, device, within)
     geometry = family.launch(problem, config)
-    inputs = [operands.a.tensor, operands.b.tensor]
-    if operands.bias is not None:
-        inputs.append(operands.bias)
-    with device.mapped(inputs, [operands.out]) as addresses:
-        a, b, *bias, out = addresses
-        pointers = {"a": a, "b": b, "bias": bias[0] if bias else 0, "out": out}
-        kernarg = loaded.spec.kernarg.pack({**family.ABSENT, **pointers, **strides, **operands.sizes()})
+    inputs, outputs = operands.inputs(), operands.outputs()
+    with device.mapped([*inputs.values()], [*outputs.values()]) as addresses:
+        pointers = dict(zip((*inputs, *outputs), addresses, strict=True))
+        numbers = {"scale": operands.scale, **operands.sizes()}
+        kernarg = loaded.spec.kernarg.pack({**family.ABSENT, **pointers, **strides, **numbers})
         device.launch(loaded.handle, geometry.grid, geometry.block, kernarg)
 
 
 def gemm(
-    a: Tensor, b: Tensor, bias: Tensor | None = None, *, trans_a: bool = False, trans_b: bool = False
+    a: Tensor,
+    b: Tensor,
+    bias: Tensor | None = None,
+    *,
+    trans_a: bool = False,
+    trans_b: bool = False,
+    **tail: Any,
 ) -> Tensor:
-    """`torch.matmul(a, b) + bias`, accumulated in float32 and rounded once, on a gfx950 kernel.
+    """`torch.matmul(a, b) + bias` and then what `tail`, the fields of a `Tail`, says: in float32 and rounded once.
 
     Args:
         a: [..., M, K], or [..., K, M] with `trans_a`; bfloat16 or float16.
         b: [..., K, N], or [..., N, K] with `trans_b`; the dtype of `a`. Batches broadcast as in `torch.matmul`.
-        bias: broadcastable to the result, or None; the dtype of `a`.
+        bias: broadcastable to the result, or None; the dtype of `a`. A gated product takes none.
 
-    Returns a contiguous [..., M, N] of the dtype of `a`.
+    Returns a contiguous [..., M, N]. Where no kernel computes it PyTorch does: a product of PyTorch's, rounded to the
+    dtype of `a` but for a wider result, then the rest in float32 and a second rounding.
     """
+    return _gemm(a, b, bias, trans_a, trans_b, Tail(**tail), preactivation=False)[0]
+
+
+def gemm_with_preactivation(
+    a: Tensor,
+    b: Tensor,
+    bias: Tensor | None = None,
+    *,
+    trans_a: bool = False,
+    trans_b: bool = False,
+    **tail: Any,
+) -> tuple[Tensor, Tensor]:
+    """As `gemm`, and the argument of the activation, rounded as the result is; not of a gated product."""
+    out, preactivation = _gemm(a, b, bias, trans_a, trans_b, Tail(**tail), preactivation=True)
+    return out, preactivation
+
+
+def _gemm(
+    a: Tensor,
+    b: Tensor,
+    bias: Tensor | None,
+    trans_a: bool,
+    trans_b: bool,
+    tail: Tail,
+    *,
+    preactivation: bool,
+) -> list[Tensor]:
+    """The result and, if wanted, the argument of the activation."""
+    results = _results(a, b, bias, trans_a, trans_b, tail, preactivation)
+    if not results[0].numel():
+        return results
     left = a.transpose(-1, -2) if trans_a else a
     right = b.transpose(-1, -2) if trans_b else b
-    out = gemm_fake(a, b, bias, trans_a=trans_a, trans_b=trans_b)
-    if not out.numel():
-        return out
-    if not left.shape[-1]:
-        # An empty sum; there is nothing to launch.
-        return out.zero_() if bias is None else out.copy_(bias)
-    try:
-        device = device_for(common_device(a=a, b=b, bias=bias))
-        launch(GemmOperands.of(left, right, bias, out), device)
-    except Exception as error:  # a model never breaks because of us: see refusals.refuse
-        refusals.refuse("gemm", error)
-        return _pytorch(left, right, bias)
-    return out
+    right2 = tail.b2 if tail.b2 is None or not trans_b else tail.b2.transpose(-1, -2)
+    if left.shape[-1]:  # else an empty sum; there is nothing to launch
+        try:
+            device = device_for(common_device(a=a, b=b, bias=bias, b2=tail.b2, residual=tail.residual))
+            operands = GemmOperands.of(
+                left,
+                right,
+                bias,
+                results[0],
+                b2=right2,
+                residual=tail.residual,
+                pre=results[1] if preactivation else None,
+                scale=tail.scale,
+                activation=tail.activation,
+            )
+            launch(operands, device)
+            return results
+        except Exception as error:  # a model never breaks because of us: see refusals.refuse
+            refusals.refuse("gemm", error)
+    return _pytorch(left, right, right2, bias, tail, results)
 
 
-def _pytorch(left: Tensor, right: Tensor, bias: Tensor | None) -> Tensor:
-    """The same by PyTorch's own operators, with its rounding."""
+def _pytorch(
+    left: Tensor, right: Tensor, right2: Tensor | None, bias: Tensor | None, tail: Tail, results: list[Tensor]
+) -> list[Tensor]:
+    """The same by PyTorch's own operators."""
+    dtype = results[0].dtype
+    if len(results) == 1 and tail in (Tail(), Tail(out_dtype=left.dtype)):
+        return [_product(left, right, bias)]
+    wide = torch.promote_types(dtype, torch.float32)
+
+    def product(b: Tensor) -> Tensor:
+        factors = (left, b) if dtype == left.dtype else (left.to(wide), b.to(wide))
+        return torch.matmul(*factors).to(wide) * tail.scale
+
+    p = product(right)
+    if bias is not None:
+        p = p + bias
+    y = _ACTIVATIONS[tail.activation](p)
+    if right2 is not None:
+        y = y * product(right2)
+    if tail.residual is not None:
+        y = y + tail.residual
+    for result, value in zip(results, (y, p), strict=False):
+        result.copy_(value)
+    return results
+
+
+def _product(left: Tensor, right: Tensor, bias: Tensor | None) -> Tensor:
+    """A product with nothing behind it, with PyTorch's rounding."""
     if bias is None:
         result = torch.matmul(left, right)
     elif left.dim() == right.dim() == 2:
@@ -102,16 +195,94 @@ def _pytorch(left: Tensor, right: Tensor, bias: Tensor | None) -> Tensor:
     return result.contiguous()
 
 
-def gemm_fake(
-    a: Tensor, b: Tensor, bias: Tensor | None = None, *, trans_a: bool = False, trans_b: bool = False
-) -> Tensor:
-    """The uninitialised result of `gemm`, shapes checked."""
+_ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
+    "none": lambda x: x,
+    "relu": torch.relu,
+    "gelu": torch.nn.functional.gelu,
+    "gelu_tanh": lambda x: torch.nn.functional.gelu(x, approximate="tanh"),
+    "silu": torch.nn.functional.silu,
+}
+
+
+def _results(
+    a: Tensor,
+    b: Tensor,
+    bias: Tensor | None,
+    trans_a: bool,
+    trans_b: bool,
+    tail: Tail,
+    preactivation: bool,
+) -> list[Tensor]:
+    """The uninitialised results; all arguments are checked."""
     m, inner = (a.shape[-1], a.shape[-2]) if trans_a else (a.shape[-2], a.shape[-1])
     n, k = (b.shape[-2], b.shape[-1]) if trans_b else (b.shape[-1], b.shape[-2])
     torch._check(inner == k, lambda: f"flycc::gemm: a has K = {inner}, b has K = {k}")
     batch = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
-    return a.new_empty((*batch, m, n))
+    shape = (*batch, m, n)
+    given = {"b": b, "b2": tail.b2, "bias": bias, "residual": tail.residual}
+    for name, tensor in given.items():
+        if tensor is None:
+            continue
+        if tensor.dtype != a.dtype:
+            _fail(f"{name} is {tensor.dtype}; it must be that of a, {a.dtype}")
+        if name in ("bias", "residual") and not _broadcasts(tensor.shape, shape):
+            _fail(f"{name} {list(tensor.shape)} does not broadcast to the result {list(shape)}")
+    if tail.b2 is not None:
+        if tail.b2.dim() != b.dim() or any(map(_differ, tail.b2.shape, b.shape)):
+            _fail(f"b2 must have the shape of b, {list(b.shape)}, got {list(tail.b2.shape)}")
+        if bias is not None or preactivation:
+            _fail("a gated product (b2) takes no bias and has no preactivation")
+    if tail.activation not in _ACTIVATIONS:
+        _fail(f"activation must be one of {', '.join(get_args(Activation))}, got {tail.activation!r}")
+    if tail.out_dtype not in (None, a.dtype, torch.float32):
+        _fail(f"out_dtype must be {a.dtype} or torch.float32, got {tail.out_dtype}")
+    return [a.new_empty(shape, dtype=tail.out_dtype) for _ in range(1 + preactivation)]
 
 
-LIBRARY.impl("gemm", gemm, "CompositeExplicitAutograd")
-torch.library.register_fake("flycc::gemm", gemm_fake, lib=LIBRARY)
+def _fail(sentence: str) -> None:
+    raise RuntimeError(f"flycc::gemm: {sentence}")
+
+
+def _differ(x: Any, y: Any) -> bool:
+    """Whether two sizes are different numbers; symbols are not compared, which would guard them."""
+    return isinstance(x, int) and isinstance(y, int) and x != y
+
+
+def _broadcasts(shape: torch.Size, to: tuple[Any, ...]) -> bool:
+    return len(shape) <= len(to) and not any(
+        size != 1 and _differ(size, wanted)
+        for size, wanted in zip(reversed(shape), reversed(to), strict=False)
+    )
+
+
+def _gemm_fake(
+    a: Tensor,
+    b: Tensor,
+    bias: Tensor | None = None,
+    *,
+    trans_a: bool = False,
+    trans_b: bool = False,
+    **tail: Any,
+) -> Tensor:
+    return _results(a, b, bias, trans_a, trans_b, Tail(**tail), False)[0]
+
+
+def _gemm_with_preactivation_fake(
+    a: Tensor,
+    b: Tensor,
+    bias: Tensor | None = None,
+    *,
+    trans_a: bool = False,
+    trans_b: bool = False,
+    **tail: Any,
+) -> tuple[Tensor, Tensor]:
+    out, preactivation = _results(a, b, bias, trans_a, trans_b, Tail(**tail), True)
+    return out, preactivation
+
+
+for _name, _op, _fake in (
+    ("gemm", gemm, _gemm_fake),
+    ("gemm_with_preactivation", gemm_with_preactivation, _gemm_with_preactivation_fake),
+):
+    LIBRARY.impl(_name, _op, "CompositeExplicitAutograd")
+    torch.library.register_fake(f"flycc::{_name}", _fake, lib=LIBRARY)

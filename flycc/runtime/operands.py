@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from flycc.contracts import GemmProblem
+from flycc.contracts import Epilogue, GemmProblem
+from flycc.contracts.gemm import Activation
 
 _DTYPES = {torch.bfloat16: "bf16", torch.float16: "f16", torch.float32: "f32"}
 
@@ -57,39 +58,93 @@ def _unit(tensor: Tensor, dim: int) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class GemmOperands:
-    """The matrices of one GEMM launch. `out` is [batch, M, N]; `bias` is expanded to the same shape."""
+    """The matrices of one GEMM launch.
+
+    `out` and `pre` are [batch, M, N], `bias` and `residual` are expanded to that. `b2` has the strides of `b`.
+    """
 
     a: Matrix
     b: Matrix
     out: Tensor
     bias: Tensor | None
+    b2: Matrix | None = None
+    residual: Tensor | None = None
+    pre: Tensor | None = None
+    scale: float = 1.0
+    activation: Activation = "none"
 
     @classmethod
-    def of(cls, a: Tensor, b: Tensor, bias: Tensor | None, out: Tensor) -> GemmOperands:
-        """Flatten the logical operands of `torch.matmul(a, b) + bias` to one batch dimension.
+    def of(
+        cls,
+        a: Tensor,
+        b: Tensor,
+        bias: Tensor | None,
+        out: Tensor,
+        *,
+        b2: Tensor | None = None,
+        residual: Tensor | None = None,
+        pre: Tensor | None = None,
+        scale: float = 1.0,
+        activation: Activation = "none",
+    ) -> GemmOperands:
+        """Flatten the logical operands of `torch.matmul(a, b) + bias`, and what follows, to one batch dimension.
 
         Args:
             a: logical [..., M, K].
             b: logical [..., K, N]; with two dimensions it is shared by the whole batch.
             bias: broadcastable to `out`, or None.
             out: [..., M, N], contiguous, at least one element.
+            b2: of the shape of `b`; copied, and `b` too, if their strides differ.
+            residual: broadcastable to `out`, or None.
+            pre: like `out`, or None.
         """
         m, k = a.shape[-2:]
         n = b.shape[-1]
-        if b.dim() == 2 and (rows := _as_rows(a)) is not None:
-            a3, out3, b3 = rows[None], out.view(1, -1, n), b[None]
-            bias3 = None if bias is None else _flat(bias.expand(out.shape), out3.shape)
+        rows = _as_rows(a) if b.dim() == 2 else None
+        if rows is not None:
+            a3, shape = rows[None], (1, rows.shape[0], n)
         else:
             batch = out.shape[:-2]
             a3 = _flat(a.expand(*batch, m, k), (-1, m, k))
-            b3 = (
-                b[None].expand(out[..., 0, 0].numel(), k, n)
-                if b.dim() == 2
-                else _flat(b.expand(*batch, k, n), (-1, k, n))
-            )
-            out3 = out.view(-1, m, n)
-            bias3 = None if bias is None else _flat(bias.expand(out.shape), out3.shape)
-        return cls(Matrix.of(a3), Matrix.of(b3), out3, bias3)
+            shape = (a3.shape[0], m, n)
+
+        def weights(b: Tensor) -> Tensor:
+            if b.dim() == 2:
+                return b[None].expand(shape[0], k, n)
+            return _flat(b.expand(*out.shape[:-2], k, n), (-1, k, n))
+
+        def addend(tensor: Tensor | None) -> Tensor | None:
+            return None if tensor is None else _flat(tensor.expand(out.shape), shape)
+
+        first, second = Matrix.of(weights(b)), None
+        if b2 is not None:
+            first, second = _alike(first, weights(b2))
+        return cls(
+            Matrix.of(a3),
+            first,
+            out.view(shape),
+            addend(bias),
+            second,
+            addend(residual),
+            None if pre is None else pre.view(shape),
+            scale,
+            activation,
+        )
+
+    def inputs(self) -> dict[str, Tensor]:
+        """The tensors that the kernel reads, by the names of its arguments."""
+        given = {
+            "a": self.a.tensor,
+            "b": self.b.tensor,
+            "bias": self.bias,
+            "b2": None if self.b2 is None else self.b2.tensor,
+            "residual": self.residual,
+        }
+        return {name: tensor for name, tensor in given.items() if tensor is not None}
+
+    def outputs(self) -> dict[str, Tensor]:
+        """The tensors that the kernel writes, by the names of its arguments."""
+        return {"out": self.out} if self.pre is None else {"out": self.out, "pre": self.pre}
 
     def sizes(self) -> dict[str, int]:
         """The sizes the kernel takes, by the names of its arguments."""
@@ -97,39 +152,70 @@ class GemmOperands:
         return {"m": m, "n": n, "k": self.a.tensor.shape[1 if self.a.transposed else 2]}
 
     def strides(self) -> dict[str, int]:
-        """The strides the kernel takes, in elements, by the names of its arguments; all of a missing bias are 0."""
-        # As for rows, the stride of a dimension of size 1 means nothing.
-        bias, out = self.bias, Matrix(self.out, False)
-        batch, m, n = (
-            (0, 0, 0)
-            if bias is None
-            else (stride if size > 1 else 0 for size, stride in zip(bias.shape, bias.stride(), strict=True))
-        )
-        return {
+        """The strides the kernel takes, in elements, by the names of its arguments; none of what is absent."""
+        out = Matrix(self.out, False)
+        strides = {
             "batch_a": self.a.batch_stride,
             "batch_b": self.b.batch_stride,
             "batch_out": out.batch_stride,
             "ld_a": self.a.row_stride,
             "ld_b": self.b.row_stride,
             "ld_out": out.row_stride,
-            "bias_batch": batch,
-            "bias_m": m,
-            "bias_n": n,
         }
+        for name, addend in (("bias", self.bias), ("residual", self.residual)):
+            if addend is not None:
+                names = (f"{name}_{dim}" for dim in ("batch", "m", "n"))
+                strides.update(zip(names, _steps(addend), strict=True))
+        return strides
 
     def problem(self) -> GemmProblem:
         """The concrete problem of this launch."""
+        dtype = _DTYPES[self.a.tensor.dtype]
+        out_dtype = _DTYPES[self.out.dtype]
+        epilogue = Epilogue(
+            self.scale != 1,
+            self.activation,
+            self.b2 is not None,
+            self.residual is not None,
+            self.pre is not None,
+            None if out_dtype == dtype else out_dtype,  # type: ignore[arg-type]
+        )
         return GemmProblem(
-            dtype=_DTYPES[self.out.dtype],  # type: ignore[arg-type]
+            dtype=dtype,  # type: ignore[arg-type]
             **self.sizes(),
             batch=self.out.shape[0],
             trans_a=self.a.transposed,
             trans_b=self.b.transposed,
             bias=self.bias is not None,
             align_a=self.a.align,
-            align_b=self.b.align,
-            align_out=Matrix(self.out, False).align,
+            align_b=self.b.align if self.b2 is None else min(self.b.align, self.b2.align),
+            align_out=min(Matrix(out, False).align for out in self.outputs().values()),
+            align_bias=_addend_align(self.bias),
+            align_residual=_addend_align(self.residual),
+            epilogue=epilogue,
         )
+
+
+def _alike(b: Matrix, b2: Tensor) -> tuple[Matrix, Matrix]:
+    """`b` and the logical `b2` as matrices with the same strides, both copied where theirs differ."""
+    second = Matrix(b2.transpose(-1, -2) if b.transposed else b2, b.transposed)
+    if _unit(second.tensor, -1) and _steps(second.tensor)[:2] == _steps(b.tensor)[:2]:
+        return b, second
+    return Matrix(b.tensor.contiguous(), b.transposed), Matrix(second.tensor.contiguous(), b.transposed)
+
+
+def _steps(tensor: Tensor) -> list[int]:
+    """Strides in elements; 0 along dimensions of size 1, where they mean nothing and may be huge."""
+    return [stride if size > 1 else 0 for size, stride in zip(tensor.shape, tensor.stride(), strict=True)]
+
+
+def _addend_align(addend: Tensor | None) -> int:
+    """`GemmProblem.align_bias` and `align_residual` of a [batch, M, N]."""
+    if addend is None or addend.stride(2) != 1:
+        return 2
+    batch, row, _ = _steps(addend)
+    parts = addend.data_ptr() | (batch | row) * addend.element_size()
+    return min(16, parts & -parts)
 
 
 def _as_rows(a: Tensor) -> Tensor | None:
