@@ -41,11 +41,20 @@ def match_topk(module: ir.Operation) -> None:
 
 def _selection(op: ir.Operation) -> Reason | None:
     kind = operator_name(op).removeprefix("aten.")
-    reason = _refusal(op) or _FORMS[operator_name(op)](op)
+    reason = _near_miss(op) or _refusal(op) or _FORMS[operator_name(op)](op)
     return None if reason is None else Reason(f"topk.{reason.code}", f"{kind}: {reason.sentence}")
 
 
 # The reasons below are completed by `_selection`: their codes with the area, their sentences with the operator.
+
+
+def _near_miss(op: ir.Operation) -> Reason | None:
+    """Why `op` is no selection at all whatever its operand, or None."""
+    if operator_name(op).startswith("aten.sort") and not all(
+        operator_name(user) == "aten.slice.Tensor" for result in op.results for user in users(result)
+    ):
+        return Reason("full-sort", "more is used of it than first places along its dimension")
+    return None
 
 
 def _refusal(op: ir.Operation) -> Reason | None:

@@ -29,6 +29,16 @@ func.func @sort(%x: !torch.vtensor<[4,16],f32>) -> !torch.vtensor<[4,3],f32> {
   return %f : !torch.vtensor<[4,3],f32>
 }
 
+// One of integers too wide to select from is none either: there was nothing to raise, whatever the operand.
+// CHECK-LABEL: func.func @full_sort_of_si64
+// CHECK: torch.aten.sort {{.*}}flycc.reason_code = "topk.full-sort"
+func.func @full_sort_of_si64(%x: !torch.vtensor<[16],si64>) -> !torch.vtensor<[16],si64> {
+  %0 = torch.constant.int 0
+  %false = torch.constant.bool false
+  %v, %i = torch.aten.sort %x, %0, %false : !torch.vtensor<[16],si64>, !torch.int, !torch.bool -> !torch.vtensor<[16],si64>, !torch.vtensor<[16],si64>
+  return %i : !torch.vtensor<[16],si64>
+}
+
 // CHECK-LABEL: func.func @full_sort
 // CHECK: torch.aten.sort {{.*}}flycc.reason_code = "topk.full-sort"
 func.func @full_sort(%x: !torch.vtensor<[4,16],f32>) -> !torch.vtensor<[4,16],f32> {
