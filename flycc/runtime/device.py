@@ -55,5 +55,9 @@ class Device(Protocol):
     def launch(self, kernel: Any, grid: Extent, block: Extent, kernarg: bytes) -> None:
         """Run `kernel` on `grid` workgroups of `block` work-items, ordered after earlier launches."""
 
+    def queue(self) -> tuple[int, int]:
+        """The stream of the next launch, whose launches come one after another, and a number for the graph that it is
+        being captured to, 0 if to none: no two captures have the same."""
+
     def synchronize(self) -> None:
         """Wait until everything launched has ended."""

@@ -88,6 +88,9 @@ class EmulatedDevice:
         except EmulatorError as error:
             raise DeviceError(Reason("device.launch", str(error))) from error
 
+    def queue(self) -> tuple[int, int]:
+        return 0, 0
+
     def synchronize(self) -> None:
         """Launches are synchronous."""
 

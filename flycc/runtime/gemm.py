@@ -13,7 +13,7 @@ from torch import Tensor
 from flycc.contracts import FlyccError, GemmProblem, Reason
 from flycc.contracts.gemm import Activation
 from flycc.kernels import gemm as family
-from flycc.runtime import choice, refusals
+from flycc.runtime import choice, refusals, workspace
 from flycc.runtime.device import Device
 from flycc.runtime.devices import common_device, device_for
 from flycc.runtime.library import LIBRARY
@@ -75,9 +75,15 @@ def launch(operands: GemmOperands, device: Device) -> None:
     config, loaded = prepare(problem, device, within)
     geometry = family.launch(problem, config)
     inputs, outputs = operands.inputs(), operands.outputs()
+    numbers = {"scale": operands.scale, **operands.sizes()}
+    if config.split:
+        shares = family.shares(problem, config)
+        place = operands.out.device
+        outputs["partial"] = workspace.sums(max(1, shares.sums), place)
+        outputs["arrived"] = workspace.counters(shares.counters, device, place)
+        numbers |= {"parts": shares.parts, "part_k": shares.part_k, "whole": shares.whole}
     with device.mapped([*inputs.values()], [*outputs.values()]) as addresses:
         pointers = dict(zip((*inputs, *outputs), addresses, strict=True))
-        numbers = {"scale": operands.scale, **operands.sizes()}
         kernarg = loaded.spec.kernarg.pack({**family.ABSENT, **pointers, **strides, **numbers})
         device.launch(loaded.handle, geometry.grid, geometry.block, kernarg)
 

@@ -163,6 +163,14 @@ class HipDevice:
             what = f"launching {kernel.symbol} with grid {grid}, block {block}, or an earlier kernel"
             raise self._library.error("device.launch", what, "hipModuleLaunchKernel", error)
 
+    def queue(self) -> tuple[int, int]:
+        stream, status, number = self._stream(), ctypes.c_int(), ctypes.c_ulonglong()
+        with self._current():
+            self._call(
+                "device.launch", "hipStreamGetCaptureInfo", stream, ctypes.byref(status), ctypes.byref(number)
+            )
+        return stream, number.value if status.value else 0
+
     def synchronize(self) -> None:
         with self._current():
             self._refuse_capture("synchronising")

@@ -45,6 +45,7 @@ _PROTOTYPES: dict[str, tuple[type, ...]] = {
     "hipMemcpyAsync": (_POINTER, _POINTER, _SIZE, _INT, _POINTER),
     "hipStreamSynchronize": (_POINTER,),
     "hipStreamIsCapturing": (_POINTER, _POINTER),
+    "hipStreamGetCaptureInfo": (_POINTER, _POINTER, _POINTER),
     "hipEventCreate": (_POINTER,),
     "hipEventDestroy": (_POINTER,),
     "hipEventRecord": (_POINTER, _POINTER),

@@ -53,6 +53,8 @@ class Step:
     buffers: Mapping[str, int]
     numbers: Mapping[str, int | float]
     filled: tuple[str, str, int] | None = None
+    #: What the counters of a product's tiles hold for a traced workgroup to be the last one to come.
+    arrived: int = 0
 
 
 def model(problem: Problem, config: Config, *, floor: Floor = "graph") -> list[Prediction]:
@@ -76,7 +78,7 @@ def total(predictions: list[Prediction]) -> Interval:
 @lru_cache(maxsize=4096)
 def _modelled(problem: Problem, config: Config, floor: Floor) -> tuple[Prediction, ...]:
     if isinstance(problem, GemmProblem):
-        return (_product(problem, config, floor),)
+        return _products(problem, config, floor)
     return tuple(predict(_trace(step), step.launch.grid, floor=floor) for step in steps(problem, config))
 
 
@@ -87,17 +89,38 @@ def steps(problem: Problem, config: Config) -> list[Step]:
     return _norm(problem, config) if isinstance(problem, RmsNormProblem) else _selection(problem, config)
 
 
-def _product(problem: GemmProblem, config: Any, floor: Floor) -> Prediction:
-    grid = gemm.launch(problem, config).grid
+def _products(problem: GemmProblem, config: Any, floor: Floor) -> tuple[Prediction, ...]:
+    """A launch of which only the last round is split counts as two, one after the other."""
+    if not config.split:
+        return (_product(problem, config, gemm.launch(problem, config).grid, floor),)
+    shares = gemm.shares(problem, config)
+    found = []
+    if shares.whole:
+        unsplit = replace(config, splits=1, tail=False)
+        grid = gemm.launch(problem, unsplit).grid
+        grid = (shares.whole, 1, grid[2]) if config.ring else (shares.whole // grid[1] or 1, grid[1], grid[2])
+        found.append(_product(problem, unsplit, grid, floor))
+    if rest := shares.tiles - shares.whole:
+        some = replace(config, splits=shares.parts, tail=False)
+        found.append(_product(problem, some, (rest * shares.parts, 1, shares.batch), floor))
+    return tuple(found)
+
+
+def _product(problem: GemmProblem, config: Any, grid: tuple[int, int, int], floor: Floor) -> Prediction:
+    """That of `grid` workgroups."""
     sizes = (problem.m, problem.n, problem.k)
     m, n, k = (
         size if isinstance(size, int) else 0 for size in sizes
     )  # launch() has checked that all are known
-    left_out = max(0, math.ceil(k / config.step_k) - _TURNS)
+    turns_each = math.ceil(k / (config.step_k * config.splits))
+    left_out = max(0, turns_each - _TURNS)
     alike = replace(problem, m=_alike(m, config.tile_m), n=_alike(n, config.tile_n))
     if not left_out:
         return predict(_moved(_product_trace(alike, config), grid), grid, floor=floor)
-    short = replace(alike, k=k - left_out * config.step_k)
+    last = k % config.step_k if config.splits == 1 else 0
+    short = replace(
+        alike, k=(turns_each - left_out) * config.splits * config.step_k - (-last % config.step_k)
+    )
     trace = _product_trace(short, config)
     turns = _turns(short, config)
     if turns is None:  # a turn is not a step: nothing to go by but the whole
@@ -123,7 +146,8 @@ def _product_trace(problem: GemmProblem, config: Any) -> Trace:
 def _turns(problem: GemmProblem, config: Any) -> int | None:
     """Turns of the main loop, if that covers all but `_APART` steps along K."""
     turns = max(round(loop.iterations) for loop in predict(_product_trace(problem, config)).by_loop)
-    return turns if abs(turns - math.ceil(problem.k / config.step_k)) <= _APART else None  # type: ignore
+    steps = math.ceil(problem.k / (config.step_k * config.splits))  # type: ignore[operator]
+    return turns if abs(turns - steps) <= _APART else None
 
 
 def _moved(trace: Trace, grid: tuple[int, int, int]) -> Trace:
@@ -168,7 +192,14 @@ def _gemm(problem: Any, config: Any) -> Step:
         name: count * widths.get(name, element) * (1 if name == "bias" else batch)
         for name, count in buffers.items()
     }
-    return Step(gemm.kernel(problem, config), geometry, matrices, {**numbers, **sizes})
+    kernel = gemm.kernel(problem, config)
+    if not config.split:
+        return Step(kernel, geometry, matrices, {**numbers, **sizes})
+    shares = gemm.shares(problem, config)
+    numbers = {name: number for name, number in numbers.items() if name not in ("partial", "arrived")}
+    matrices |= {"partial": 4 * shares.sums, "arrived": 4 * shares.counters}
+    numbers |= {"parts": shares.parts, "part_k": shares.part_k, "whole": shares.whole}
+    return Step(kernel, geometry, matrices, {**numbers, **sizes}, arrived=gemm.others_arrived(shares.parts))
 
 
 def _norm(problem: Any, config: Any) -> list[Step]:
@@ -221,6 +252,8 @@ def _trace(step: Step) -> Trace:
     if step.filled:
         name, dtype, row = step.filled
         _fill(arrays[name], dtype, row)
+    if step.arrived:
+        arrays["arrived"].view(np.int32)[:] = step.arrived
     pointers = {name: memory.register(arrays[name]) if size else 0 for name, size in step.buffers.items()}
     try:
         emulator.launch(

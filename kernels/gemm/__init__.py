@@ -7,11 +7,22 @@ from typing import Any
 
 from flycc.contracts import GemmProblem
 from flycc.kernels.common.spec import KernelSpec, Launch
-from flycc.kernels.gemm.config import GemmConfig, candidates, choose
+from flycc.kernels.gemm.config import GemmConfig, Shares, candidates, choose, others_arrived
 from flycc.kernels.gemm.kernarg import ABSENT, KERNARG
 from flycc.kernels.gemm.variant import GemmVariant
 
-__all__ = ["ABSENT", "KERNARG", "GemmConfig", "candidates", "choose", "kernel", "launch"]
+__all__ = [
+    "ABSENT",
+    "KERNARG",
+    "GemmConfig",
+    "Shares",
+    "candidates",
+    "choose",
+    "kernel",
+    "launch",
+    "others_arrived",
+    "shares",
+]
 
 _HERE = Path(__file__).parent
 _SOURCES = (
@@ -27,10 +38,11 @@ _SOURCES = (
             "program.py",
             "result.py",
             "ring.py",
+            "split.py",
             "variant.py",
         )
     ),
-    *(_HERE.parent / "common" / name for name in ("arguments.py", "buffers.py", "machine.py")),
+    *(_HERE.parent / "common" / name for name in ("arguments.py", "buffers.py", "machine.py", "wave.py")),
 )
 
 
@@ -59,8 +71,17 @@ def launch(problem: GemmProblem, config: GemmConfig) -> Launch:
     if not all(isinstance(size, int) for size in sizes):
         raise ValueError(f"launch: every size must be known, got {problem}")
     tiles = config.tiles(m, n)
-    grid = (tiles[0] * tiles[1], 1, batch) if config.ring else (*tiles, batch)
+    grid = (*tiles, batch)
+    if config.split:
+        grid = (shares(problem, config).workgroups, 1, batch)
+    elif config.ring:
+        grid = (tiles[0] * tiles[1], 1, batch)
     return Launch(grid, (config.threads, 1, 1))
+
+
+def shares(problem: GemmProblem, config: GemmConfig) -> Shares:
+    """How workgroups share K, for `problem`, whose sizes must all be known: of a configuration with `split`."""
+    return config.shares(problem.m, problem.n, problem.k, problem.batch)  # type: ignore[arg-type]
 
 
 def _require_valid(problem: GemmProblem, config: GemmConfig) -> None:

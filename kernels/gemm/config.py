@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -30,6 +31,10 @@ MAX_K = 1 << 30
 RING_TILE_K = (64, 128)
 #: Rows of a block of a ring's tile, if the operand is contiguous along rows: a line of memory.
 RING_ROWS = 64
+#: A counter's lower half counts a tile's waves that have come, its upper half those whose sums are in memory.
+DONE = 1 << 16
+#: Parts of K: a counter has 16 bits, and no problem so few tiles.
+MAX_SPLITS = 256
 #: Loads in flight of a wave that s_waitcnt can count.
 MAX_LOADS = 63
 
@@ -46,6 +51,9 @@ class GemmConfig:
     multiplied); otherwise each wave loads MFMA operands straight from memory, which suits weights that
     are read once. With `stages_m` and `stages_n` the tiles of A and B go to rings of so many in LDS, without
     registers between; that takes operands aligned to 16 bytes.
+
+    With `splits` a tile's K is divided among so many workgroups, or as many as there are steps along K; with `tail`
+    only that of the tiles that would make up a last round in which compute units are idle.
     """
 
     tile_m: int
@@ -57,6 +65,13 @@ class GemmConfig:
     staged: bool = True
     stages_m: int = 0
     stages_n: int = 0
+    splits: int = 1
+    tail: bool = False
+
+    @property
+    def split(self) -> bool:
+        """Whether several workgroups may share a tile."""
+        return self.splits > 1
 
     @property
     def ring(self) -> bool:
@@ -114,7 +129,8 @@ class GemmConfig:
     def __str__(self) -> str:
         way = f"ring{self.stages_m}{self.stages_n}" if self.ring else "lds" if self.staged else "direct"
         waves = f"{self.waves_m}x{self.waves_n}x{self.waves_k}"
-        return f"{self.tile_m}x{self.tile_n}x{self.tile_k}_w{waves}_{way}"
+        split = f"_{'tail' if self.tail else 'split'}{self.splits}" if self.split else ""
+        return f"{self.tile_m}x{self.tile_n}x{self.tile_k}_w{waves}_{way}{split}"
 
     def is_valid(self, problem: GemmProblem) -> Reason | None:
         """None if this configuration computes `problem`, else why it does not."""
@@ -156,6 +172,8 @@ class GemmConfig:
             return bad("every tile size and wave count must be at least 1")
         if self.tile_m % (MFMA_MN * self.waves_m) or self.tile_n % (MFMA_MN * self.waves_n):
             return bad(f"tile_m and tile_n must be multiples of {MFMA_MN} times their wave counts")
+        if not 1 <= self.splits <= MAX_SPLITS or (self.tail and not self.split):
+            return bad(f"splits must be 1 to {MAX_SPLITS}, and more than 1 for the tail to be split")
         if self.tile_k % MFMA_K:
             return bad(f"tile_k must be a multiple of {MFMA_K}")
         if self.threads > MAX_THREADS:
@@ -196,8 +214,8 @@ class GemmConfig:
         for name, size, most in limits:
             if isinstance(size, int) and not 1 <= size <= most:
                 return Reason("gemm.size", f"{name} = {size}: configuration {self} takes 1 to {most}")
-        if self.ring and isinstance(problem.m, int) and isinstance(problem.n, int):
-            tiles, most = self.tiles(problem.m, problem.n), MAX_WORK_ITEMS // self.threads
+        if (self.ring or self.split) and isinstance(problem.m, int) and isinstance(problem.n, int):
+            tiles, most = self.tiles(problem.m, problem.n), MAX_WORK_ITEMS // self.threads // self.splits
             if tiles[0] * tiles[1] > most:
                 sentence = f"{tiles[0]} x {tiles[1]} tiles: configuration {self} takes {most} in all"
                 return Reason("gemm.size", sentence)
@@ -206,6 +224,48 @@ class GemmConfig:
     def tiles(self, m: int, n: int) -> tuple[int, int]:
         """Tiles that cover `m` x `n` results."""
         return -(-m // self.tile_m), -(-n // self.tile_n)
+
+    def shares(self, m: int, n: int, k: int, batch: int) -> Shares:
+        """How the tiles of `batch` products are divided among workgroups."""
+        tiles = math.prod(self.tiles(m, n))
+        steps = -(-k // self.step_k)
+        of_part = -(-steps // self.splits)
+        whole = tiles // COMPUTE_UNITS * COMPUTE_UNITS if self.tail else 0
+        parts = -(-steps // of_part) if whole < tiles else 1
+        return Shares(parts, of_part * self.step_k, whole, tiles, batch, self)
+
+
+@dataclass(frozen=True, slots=True)
+class Shares:
+    """Of each product's `tiles` all but the first `whole` are computed in `parts` parts of `part_k` elements of K."""
+
+    parts: int
+    part_k: int
+    whole: int
+    tiles: int
+    batch: int
+    config: GemmConfig
+
+    @property
+    def workgroups(self) -> int:
+        """Workgroups of a product."""
+        return self.whole + (self.tiles - self.whole) * self.parts
+
+    @property
+    def counters(self) -> int:
+        """int32 counters that a launch takes, zero before it and after it: one for each wave of a tile."""
+        return self.batch * self.tiles * self.config.waves
+
+    @property
+    def sums(self) -> int:
+        """float32 sums that a launch has room for in memory: those of all parts."""
+        tile = self.config.tile_m * self.config.tile_n
+        return self.batch * (self.tiles - self.whole) * self.parts * tile if self.parts > 1 else 0
+
+
+def others_arrived(parts: int) -> int:
+    """What a counter of a tile holds when all but one of its `parts` parts are in memory."""
+    return (parts - 1) * (1 + DONE)
 
 
 #: Few rows: the weights are streamed once, K split over the waves. Two steps along K (192 and 256), because a

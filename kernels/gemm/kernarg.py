@@ -9,7 +9,8 @@ from flycc.kernels.common.spec import KernargLayout
 
 #: Strides count elements. `ld_*` is the stride between rows of the stored operand, `batch_*` the one between
 #: matrices (0 broadcasts), `bias_*` and `residual_*` those of the bias and of the residual (0 broadcasts).
-#: `b2` has the strides of `b`, and `pre` those of `out`.
+#: `b2` has the strides of `b`, and `pre` those of `out`. Where K is split, all tiles but the first `whole` are computed
+#: in `parts` parts of `part_k` elements of K, the last of what is left; `partial` and `arrived` are `Workspace`'s.
 KERNARG = KernargLayout(
     (
         ("a", "ptr"),
@@ -19,6 +20,8 @@ KERNARG = KernargLayout(
         ("b2", "ptr"),
         ("residual", "ptr"),
         ("pre", "ptr"),
+        ("partial", "ptr"),
+        ("arrived", "ptr"),
         ("batch_a", "i64"),
         ("batch_b", "i64"),
         ("batch_out", "i64"),
@@ -34,6 +37,9 @@ KERNARG = KernargLayout(
         ("ld_a", "i32"),
         ("ld_b", "i32"),
         ("ld_out", "i32"),
+        ("parts", "i32"),
+        ("part_k", "i32"),
+        ("whole", "i32"),
         ("scale", "f32"),
     )
 )
@@ -41,7 +47,9 @@ KERNARG = KernargLayout(
 #: The values of arguments that a problem has no use for.
 ABSENT: Mapping[str, int | float] = MappingProxyType(
     {
-        **dict.fromkeys(("bias", "b2", "residual", "pre"), 0),
+        **dict.fromkeys(
+            ("bias", "b2", "residual", "pre", "partial", "arrived", "parts", "part_k", "whole"), 0
+        ),
         **{f"{name}_{dim}": 0 for name in ("bias", "residual") for dim in ("batch", "m", "n")},
         "scale": 1.0,
     }

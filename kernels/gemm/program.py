@@ -10,9 +10,10 @@ import flydsl.expr as fx
 from flycc.kernels.common.arguments import numbers
 from flycc.kernels.gemm.kernarg import KERNARG
 from flycc.kernels.gemm.operand import Operand
-from flycc.kernels.gemm.order import tile_of
+from flycc.kernels.gemm.order import place_of, share_of, tile_of
 from flycc.kernels.gemm.product import Place, allocate, product
 from flycc.kernels.gemm.result import Output
+from flycc.kernels.gemm.split import Parts, combine
 from flycc.kernels.gemm.variant import GemmVariant
 
 if TYPE_CHECKING:
@@ -38,18 +39,29 @@ def build(variant: GemmVariant) -> tuple[Any, tuple[Any, ...]]:
         b2: fx.Pointer,
         residual: fx.Pointer,
         pre: fx.Pointer,
+        partial: fx.Pointer,
+        arrived: fx.Pointer,
         shape: Shape,
     ) -> None:
         m, n, k = shape.m, shape.n, shape.k
         place = Place.of(fx.thread_idx.x, config)
         tile_m, tile_n = fx.block_idx.x, fx.block_idx.y
-        if fx.const_expr(config.ring):
+        first_k = fx.Int32(0)
+        if fx.const_expr(config.split):
+            share = share_of(fx.block_idx.x, m, n, config, shape.parts, shape.whole)
+            tile_m, tile_n = place_of(share.tile, m, n, config)
+            first_k = share.part * shape.part_k
+            k = fx.max((share.parts > 1).select(fx.min(shape.part_k, k - first_k), k), fx.Int32(0))
+        elif fx.const_expr(config.ring):
             tile_m, tile_n = tile_of(fx.block_idx.x, m, n, config)
         m0 = tile_m * config.tile_m
         n0 = tile_n * config.tile_n
         batch = fx.Int64(fx.block_idx.z)
         row_a = fx.Int64(m0) if variant.trans_a else fx.Int64(m0) * fx.Int64(shape.ld_a)
         row_b = fx.Int64(n0) * fx.Int64(shape.ld_b) if variant.trans_b else fx.Int64(n0)
+        if fx.const_expr(config.split):
+            row_a = row_a + fx.Int64(first_k) * (fx.Int64(shape.ld_a) if variant.trans_a else fx.Int64(1))
+            row_b = row_b + fx.Int64(first_k) * (fx.Int64(1) if variant.trans_b else fx.Int64(shape.ld_b))
         operand_a = Operand(
             a + (batch * shape.batch_a + row_a), shape.ld_a, m - m0, not variant.trans_a, variant.vector_a
         )
@@ -60,7 +72,7 @@ def build(variant: GemmVariant) -> tuple[Any, tuple[Any, ...]]:
         chunks = product(element, config, place, operand_a, operand_b, k, allocate(config))
         first_out = batch * shape.batch_out + fx.Int64(m0) * fx.Int64(shape.ld_out) + fx.Int64(n0)
         bias_place = batch * shape.bias_batch + fx.Int64(m0) * shape.bias_m + fx.Int64(n0) * shape.bias_n
-        Output(
+        output = Output(
             pointer=out + first_out,
             leading=shape.ld_out,
             rows_left=m - m0,
@@ -70,7 +82,14 @@ def build(variant: GemmVariant) -> tuple[Any, tuple[Any, ...]]:
             bias=bias + bias_place if variant.bias else None,
             bias_row=fx.Int32(shape.bias_m),
             bias_column=fx.Int32(shape.bias_n),
-        ).store(chunks)
+        )
+        if fx.const_expr(config.split):
+            parts = Parts.of(
+                share, fx.Int32(fx.block_idx.z), shape, partial, arrived, fx.thread_idx.x, config
+            )
+            combine(parts, chunks, output.store)
+        else:
+            output.store(chunks)
 
     @flyc.jit
     def launch(
@@ -81,16 +100,20 @@ def build(variant: GemmVariant) -> tuple[Any, tuple[Any, ...]]:
         b2: fx.Pointer,
         residual: fx.Pointer,
         pre: fx.Pointer,
+        partial: fx.Pointer,
+        arrived: fx.Pointer,
         shape: Shape,
         grid_m: fx.Int32,
         grid_n: fx.Int32,
         batches: fx.Int32,
         stream: fx.Stream = fx.Stream(None),  # noqa: B008 (FlyDSL's spelling of the default stream)
     ) -> None:
-        gemm(a, b, bias, out, b2, residual, pre, shape).launch(
+        gemm(a, b, bias, out, b2, residual, pre, partial, arrived, shape).launch(
             grid=(grid_m, grid_n, batches), block=(config.threads, 1, 1), stream=stream
         )
 
-    pointers = tuple(flyc.from_c_void_p(element, 0) for _ in range(_POINTERS))
+    types = {"partial": fx.Float32, "arrived": fx.Int32}
+    names = KERNARG.names[:_POINTERS]
+    pointers = tuple(flyc.from_c_void_p(types.get(name, element), 0) for name in names)
     grid = (fx.Int32(1), fx.Int32(1), fx.Int32(1))
     return launch, (*pointers, Shape(*[1] * (len(KERNARG.fields) - _POINTERS)), *grid)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from flycc.contracts import GemmProblem
 from flycc.contracts.sizes import Size
@@ -37,7 +37,8 @@ class GemmVariant:
             vector_a=_vector(problem.align_a, problem.m if problem.trans_a else problem.k),
             vector_b=_vector(problem.align_b, problem.k if problem.trans_b else problem.n),
             vector_out=_vector(problem.align_out, problem.n),
-            config=config,
+            # How many parts there are is known at run time only.
+            config=replace(config, splits=2, tail=False) if config.split else config,
         )
 
     @property

@@ -294,6 +294,7 @@ int hipEventElapsedTime(address milliseconds, address start, address stop) {
 
 /* Graphs */
 int hipStreamIsCapturing(address stream, address status) { return FORWARD(stream, status); }
+int hipStreamGetCaptureInfo(address stream, address status, address id) { return FORWARD(stream, status, id); }
 int hipStreamBeginCapture(address stream, int mode) { return FORWARD(stream, (uint64_t)mode); }
 int hipStreamEndCapture(address stream, address graph) { return FORWARD(stream, graph); }
 int hipGraphInstantiate(address executable, address graph, address node, address log, size_t log_size) {

@@ -99,9 +99,10 @@ class Stream:
 
 @dataclass(eq=False)
 class Graph:
-    """Captured work, in order; also an instantiated graph."""
+    """Captured work, in order; also an instantiated graph. `number` is the capture's."""
 
     nodes: list[Work] = field(default_factory=list)
+    number: int = field(default_factory=itertools.count(1).__next__)
 
 
 @dataclass(eq=False)
@@ -442,6 +443,11 @@ class HipStandin:
         found = self._stream(stream)
         value = CAPTURE_DEAD if found.invalidated else CAPTURE_ACTIVE if found.capture else CAPTURE_NONE
         ctypes.c_int.from_address(status).value = value
+
+    def hipStreamGetCaptureInfo(self, stream: int, status: int, number: int) -> None:
+        self.hipStreamIsCapturing(stream, status)
+        if capture := self._stream(stream).capture:
+            ctypes.c_ulonglong.from_address(number).value = capture.number
 
     def hipStreamBeginCapture(self, stream: int, mode: int) -> None:
         found = self._stream(stream)

@@ -89,6 +89,8 @@ class Gemm:
     bias: np.ndarray | None = None  # float64, broadcastable to [batch, m, n]
     out_padding: int = 0
     out_misalign: int = 0
+    partial: np.ndarray = field(init=False)
+    arrived: np.ndarray = field(init=False)
 
     @property
     def sizes(self) -> tuple[int, int, int, int]:
@@ -144,6 +146,7 @@ class Gemm:
             "ld_b": self.b.stride,
             "ld_out": out.stride,
             **self._bias(memory, (batch, m, n)),
+            **self._split(memory, gemm.shares(problem, config) if config.split else None),
         }
         kernel = emulator.load(compiled.elf).kernels[compiled.symbol]
         grid = gemm.launch(problem, config)
@@ -151,8 +154,24 @@ class Gemm:
         stats = emulator.launch(
             kernel, grid.grid, grid.block, kernarg, memory, wave_order=wave_order, sanitize=sanitize
         )
+        if config.split:
+            assert not self.arrived.any(), "a launch leaves its counters at zero"
         waves = stats.workgroups * config.waves
         return Result(out.read(), out.buffer.copy(), stats.wave_instructions / waves, stats.findings)
+
+    def _split(self, memory: emulator.Memory, shares: gemm.Shares | None) -> dict[str, int]:
+        """Partial sums are poison before a launch; counters are zero before it and after it."""
+        if shares is None:
+            return {}
+        self.partial = np.full(max(1, shares.sums), np.nan, np.float32)
+        self.arrived = np.zeros(shares.counters, np.int32)
+        return {
+            "partial": memory.register(self.partial, name="partial"),
+            "arrived": memory.register(self.arrived, name="arrived"),
+            "parts": shares.parts,
+            "part_k": shares.part_k,
+            "whole": shares.whole,
+        }
 
     def _bias(self, memory: emulator.Memory, shape: tuple[int, int, int]) -> dict[str, int]:
         if self.bias is None:

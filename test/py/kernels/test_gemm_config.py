@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 import subprocess
 import sys
 from dataclasses import replace
@@ -185,13 +186,14 @@ def test_launch_geometry() -> None:
 def test_kernarg_layout_is_the_binarys() -> None:
     compiled = compile_kernel(gemm.kernel(PROBLEM, gemm.candidates(PROBLEM)[0]))
     kernel = emulator.load(compiled.elf).kernels[compiled.symbol].descriptor
-    sizes = {"ptr": 8, "i64": 8, "i32": 4}
-    assert [arg.size for arg in kernel.args] == [sizes[kind] for _, kind in compiled.kernarg.fields]
+    kinds = {"ptr": "Q", "i64": "q", "i32": "i", "f32": "f"}
+    formats = [f"<{kinds[kind]}" for _, kind in compiled.kernarg.fields]
+    assert [arg.size for arg in kernel.args] == [struct.calcsize(form) for form in formats]
     values = {name: number + 1 for number, name in enumerate(compiled.kernarg.names)}
     data = compiled.kernarg.pack(values)
     assert len(data) == kernel.kernarg_size
-    for arg, value in zip(kernel.args, values.values(), strict=True):
-        assert int.from_bytes(data[arg.offset : arg.offset + arg.size], "little") == value
+    for arg, form, value in zip(kernel.args, formats, values.values(), strict=True):
+        assert struct.unpack_from(form, data, arg.offset) == (value,)
 
 
 def test_kernarg_packing() -> None:
