@@ -30,6 +30,7 @@ _SOURCES = (
         _HERE / name
         for name in (
             "config.py",
+            "epilogue.py",
             "kernarg.py",
             "operand.py",
             "order.py",
@@ -42,7 +43,10 @@ _SOURCES = (
             "variant.py",
         )
     ),
-    *(_HERE.parent / "common" / name for name in ("arguments.py", "buffers.py", "machine.py", "wave.py")),
+    *(
+        _HERE.parent / "common" / name
+        for name in ("arguments.py", "buffers.py", "machine.py", "vectors.py", "wave.py")
+    ),
 )
 
 

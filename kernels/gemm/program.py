@@ -12,7 +12,7 @@ from flycc.kernels.gemm.kernarg import KERNARG
 from flycc.kernels.gemm.operand import Operand
 from flycc.kernels.gemm.order import place_of, share_of, tile_of
 from flycc.kernels.gemm.product import Place, allocate, product
-from flycc.kernels.gemm.result import Output
+from flycc.kernels.gemm.result import Addend, Output
 from flycc.kernels.gemm.split import Parts, combine
 from flycc.kernels.gemm.variant import GemmVariant
 
@@ -72,6 +72,8 @@ def build(variant: GemmVariant) -> tuple[Any, tuple[Any, ...]]:
         chunks = product(element, config, place, operand_a, operand_b, k, allocate(config))
         first_out = batch * shape.batch_out + fx.Int64(m0) * fx.Int64(shape.ld_out) + fx.Int64(n0)
         bias_place = batch * shape.bias_batch + fx.Int64(m0) * shape.bias_m + fx.Int64(n0) * shape.bias_n
+        bias_strides = fx.Int32(shape.bias_m), fx.Int32(shape.bias_n)
+        addend = Addend(bias + bias_place, *bias_strides, variant.vector_bias, element)
         output = Output(
             pointer=out + first_out,
             leading=shape.ld_out,
@@ -79,9 +81,7 @@ def build(variant: GemmVariant) -> tuple[Any, tuple[Any, ...]]:
             columns_left=n - n0,
             vector=variant.vector_out,
             element=element,
-            bias=bias + bias_place if variant.bias else None,
-            bias_row=fx.Int32(shape.bias_m),
-            bias_column=fx.Int32(shape.bias_n),
+            bias=addend if variant.bias else None,
         )
         if fx.const_expr(config.split):
             parts = Parts.of(

@@ -2,23 +2,35 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
 import flydsl.expr as fx
+from flydsl._mlir import ir
+from flydsl._mlir.dialects import llvm
+from flydsl.expr import rocdl
+from flydsl.expr.typing import T
 
-from flycc.kernels.common.buffers import bounded, checked, load16, store16
-from flycc.kernels.gemm.config import ELEMENT_BYTES, MFMA_MN, SUM_PAD, GemmConfig
+from flycc.contracts import Epilogue
+from flycc.kernels.common import vectors
+from flycc.kernels.common.buffers import bounded, checked
+from flycc.kernels.gemm.config import MFMA_MN, SUM_PAD, GemmConfig
+from flycc.kernels.gemm.epilogue import finish
 from flycc.kernels.gemm.operand import Lane
 
 
 @dataclass(frozen=True)
 class Chunk:
-    """Neighbouring results of one row: `values[i]` is out[row, column + i], relative to the tile."""
+    """Neighbouring sums of one row: `values[i]` is that of out[row, column + i], relative to the tile.
+
+    `gates`, if there are any, are the sums with the second B at the same place.
+    """
 
     row: fx.Int32
     column: fx.Int32
     values: list[fx.Float32]
+    gates: list[fx.Float32] | None = None
 
 
 def result_chunks(
@@ -30,15 +42,42 @@ def result_chunks(
     width_m: int,
     width_n: int,
 ) -> list[Chunk]:
-    """The results a lane holds, in runs along N as long as the rows' order in `direct_groups` allows."""
+    """The sums a lane holds, in runs along N as long as the rows' order in `direct_groups` allows, or of 8."""
     chunks = []
+    blocks_n = len(acc) // blocks_m
+    pairs = width_n == 1 and blocks_n % 2 == 0
     for m in range(blocks_m):
         row = first_row + m // width_m * width_m * MFMA_MN + lane.row * width_m + m % width_m
-        for n in range(0, len(acc) // blocks_m, width_n):
-            column = first_column + n * MFMA_MN + lane.group * (4 * width_n)
-            values = [acc[(n + i) * blocks_m + m][r] for r in range(4) for i in range(width_n)]
-            chunks.append(Chunk(row, column, values))
+        of_row = [acc[n * blocks_m + m] for n in range(blocks_n)]
+        for n in range(0, blocks_n, 2 if pairs else width_n):
+            if pairs:
+                column = lane.group % 2 * MFMA_MN + lane.group // 2 * 8
+                values = _side_by_side(of_row[n], of_row[n + 1])
+            else:
+                column = lane.group * (4 * width_n)
+                values = [of_row[n + i][r] for r in range(4) for i in range(width_n)]
+            chunks.append(Chunk(row, first_column + n * MFMA_MN + column, values))
     return chunks
+
+
+def _side_by_side(first: fx.Vector, second: fx.Vector) -> list[fx.Float32]:
+    """8 neighbours along N to each lane, out of two blocks of which each lane holds 4.
+
+    v_permlane16_swap exchanges lanes 16..31 of one register with lanes 0..15 of another, and 48..63 with 32..47: lanes
+    of groups 0 and 2 get what is the first block's, 1 and 3 the second's.
+    """
+    pair = ir.Type.parse("!llvm.struct<(i32, i32)>")
+    swapped = [
+        rocdl.permlane16_swap(
+            pair, *(half[r].bitcast(fx.Int32).ir_value() for half in (first, second)), False, False
+        )
+        for r in range(4)
+    ]
+    return [
+        fx.Int32(llvm.extractvalue(T.i32, both, [i])).bitcast(fx.Float32)
+        for i in range(2)
+        for both in swapped
+    ]
 
 
 def exchange(
@@ -46,37 +85,63 @@ def exchange(
 ) -> list[Chunk]:
     """Adds up the `waves_k` partial tiles through LDS ([waves_k][tile_m][tile_n + SUM_PAD] float32).
 
-    Every thread of the workgroup gets one chunk of the sum. The order of additions is fixed.
+    Every thread of the workgroup gets one chunk of the sum. The order of additions is fixed. Gates have the second half
+    of the columns.
     """
+    gated = chunks[0].gates is not None
+    columns = config.tile_n // (1 + gated)
     row_stride = config.tile_n + SUM_PAD
     slab = config.tile_m * row_stride
     for chunk in chunks:
         place = wave_k * slab + chunk.row * row_stride + chunk.column
-        for i in range(0, len(chunk.values), 4):
-            values = fx.Vector.from_elements(chunk.values[i : i + 4], fx.Float32)
-            fx.ptr_store(values.ir_value(), pointer + (place + i))
+        for half, values in enumerate((chunk.values, chunk.gates)[: 1 + gated]):
+            for i in range(0, len(values), 4):
+                piece = fx.Vector.from_elements(values[i : i + 4], fx.Float32)
+                fx.ptr_store(piece.ir_value(), pointer + (place + half * columns + i))
     fx.gpu.barrier()
-    count = config.tile_m * config.tile_n // config.threads
-    row = thread * count // config.tile_n
-    column = thread * count % config.tile_n
-    kind = fx.Vector.make_type(4, fx.Float32)
-    sums: list[fx.Float32] = []
-    for i in range(0, count, 4):
-        place = row * row_stride + column + i
-        parts = [
-            fx.Vector(fx.ptr_load(pointer + (place + w * slab), result_type=kind))
-            for w in range(config.waves_k)
-        ]
-        total = parts[0]
-        for part in parts[1:]:
-            total = total + part
-        sums += [total[j] for j in range(4)]
-    return [Chunk(row, column, sums)]
+    count = config.tile_m * columns // config.threads
+    row = thread * count // columns
+    column = thread * count % columns
+    width = math.gcd(count, 4)
+    kind = fx.Vector.make_type(width, fx.Float32)
+    halves: list[list[fx.Float32]] = [[] for _ in range(1 + gated)]
+    for half, sums in enumerate(halves):
+        for i in range(0, count, width):
+            place = row * row_stride + column + half * columns + i
+            parts = [
+                fx.Vector(fx.ptr_load(pointer + (place + w * slab), result_type=kind))
+                for w in range(config.waves_k)
+            ]
+            total = parts[0]
+            for part in parts[1:]:
+                total = total + part
+            sums += [total[j] for j in range(width)]
+    return [Chunk(row, column, *halves)]
+
+
+_NOTHING = Epilogue()
+
+
+@dataclass(frozen=True)
+class Addend:
+    """What is added to results, of type `element`. `pointer` is at that of the tile's first; strides count elements.
+
+    `vector` of them along a row are aligned and lie wholly inside or outside; they are neighbours if it is above 1.
+    """
+
+    pointer: fx.Pointer
+    row: fx.Int32
+    column: fx.Int32
+    vector: int
+    element: Any
 
 
 @dataclass(frozen=True)
 class Output:
-    """Where results go; pointers are at the tile's first element, strides count elements."""
+    """Where results go; pointers are at the tile's first element, strides count elements.
+
+    `element` is the type of results. `pre` is where the pre-activation goes.
+    """
 
     pointer: fx.Pointer
     leading: fx.Int32
@@ -84,34 +149,52 @@ class Output:
     columns_left: fx.Int32
     vector: int
     element: Any
-    bias: fx.Pointer | None
-    bias_row: fx.Int32
-    bias_column: fx.Int32
+    bias: Addend | None = None
+    epilogue: Epilogue = _NOTHING
+    scale: fx.Float32 | None = None
+    residual: Addend | None = None
+    pre: fx.Pointer | None = None
 
     def store(self, chunks: list[Chunk]) -> None:
-        """Adds the bias in float32, rounds once, and stores what lies inside `out`."""
-        pieces = [piece for chunk in chunks for piece in self._pieces(chunk)]
+        """Finishes the sums in float32, rounds once, and stores what lies inside `out`."""
+        addends = [[self._load(addend, chunk) for addend in (self.bias, self.residual)] for chunk in chunks]
+        rocdl.sched_barrier(0)  # all loads in flight before the first wait
         out = bounded(self.pointer)
-        for offset, values in pieces:
-            store16(out, values, self.element, offset)
+        pre_out = None if self.pre is None else bounded(self.pre)
+        for chunk, (bias, residual) in zip(chunks, addends, strict=True):
+            sums = _vector(chunk.values)
+            gates = None if chunk.gates is None else _vector(chunk.gates)
+            result, pre = finish(self.epilogue, sums, gates, self.scale, bias, residual)
+            self._store(out, chunk, result)
+            if pre_out is not None:
+                self._store(pre_out, chunk, pre)
 
-    def _pieces(self, chunk: Chunk) -> list[tuple[fx.Int32, list[fx.Float32]]]:
-        """Byte offset and values, bias included, of each store that `chunk` takes."""
-        bias = None if self.bias is None else bounded(self.bias)
-        size = min(self.vector, len(chunk.values))
-        pieces = []
+    def _store(self, out: Any, chunk: Chunk, values: fx.Vector) -> None:
+        size = math.gcd(self.vector, values.numel)
+        for start in range(0, values.numel, size):
+            column = chunk.column + start
+            place = (chunk.row * self.leading + column) * vectors.element_bytes(self.element)
+            piece = vectors.rounded(_vector([values[start + i] for i in range(size)]), self.element)
+            vectors.store(out, piece, checked(self._inside(chunk.row, column), place))
+
+    def _load(self, addend: Addend | None, chunk: Chunk) -> fx.Vector | None:
+        """What is to be added to a chunk's results, in float32."""
+        if addend is None:
+            return None
+        buffer = bounded(addend.pointer)
+        size = math.gcd(addend.vector, len(chunk.values))
+        found: list[fx.Float32] = []
         for start in range(0, len(chunk.values), size):
             column = chunk.column + start
-            inside = (chunk.row < self.rows_left) & (column < self.columns_left)
-            values = chunk.values[start : start + size]
-            if bias is not None:
-                addends = [self._bias(bias, chunk.row, column + i, inside) for i in range(size)]
-                values = [value + addend for value, addend in zip(values, addends, strict=True)]
-            offset = (chunk.row * self.leading + column) * ELEMENT_BYTES
-            pieces.append((checked(inside, offset), values))
-        return pieces
+            place = chunk.row * addend.row + (column if size > 1 else column * addend.column)
+            offset = checked(self._inside(chunk.row, column), place * vectors.element_bytes(addend.element))
+            loaded = vectors.load(buffer, addend.element, size, offset)
+            found += [loaded[i].to(fx.Float32) for i in range(size)]
+        return _vector(found)
 
-    def _bias(self, buffer: Any, row: fx.Int32, column: fx.Int32, inside: Any) -> fx.Float32:
-        place = row * self.bias_row + column * self.bias_column
-        (value,) = load16(buffer, 1, checked(inside, place * ELEMENT_BYTES), fx.Int32(0))
-        return value.bitcast(self.element).to(fx.Float32)
+    def _inside(self, row: fx.Int32, column: fx.Int32) -> Any:
+        return (row < self.rows_left) & (column < self.columns_left)
+
+
+def _vector(values: list[fx.Float32]) -> fx.Vector:
+    return fx.Vector.from_elements(values, fx.Float32)

@@ -25,6 +25,7 @@ class GemmVariant:
     vector_a: int
     vector_b: int
     vector_out: int
+    vector_bias: int
     config: GemmConfig
 
     @classmethod
@@ -37,6 +38,7 @@ class GemmVariant:
             vector_a=_vector(problem.align_a, problem.m if problem.trans_a else problem.k),
             vector_b=_vector(problem.align_b, problem.k if problem.trans_b else problem.n),
             vector_out=_vector(problem.align_out, problem.n),
+            vector_bias=_vector(problem.align_bias, problem.n) if problem.bias else 1,
             # How many parts there are is known at run time only.
             config=replace(config, splits=2, tail=False) if config.split else config,
         )
@@ -44,7 +46,7 @@ class GemmVariant:
     @property
     def symbol(self) -> str:
         layout = ("t" if self.trans_a else "n") + ("t" if self.trans_b else "n")
-        bias = "_bias" if self.bias else ""
+        bias = f"_bias{self.vector_bias}" if self.bias else ""
         vectors = f"v{self.vector_a}{self.vector_b}{self.vector_out}"
         return f"gemm_{self.dtype}_{layout}{bias}_{vectors}_{self.config}"
 

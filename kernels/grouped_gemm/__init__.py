@@ -17,7 +17,10 @@ __all__ = ["KERNARG", "GroupedGemmConfig", "choose", "kernel", "launch", "space"
 _HERE = Path(__file__).parent
 _SOURCES = (
     *(_HERE / name for name in ("config.py", "kernarg.py", "program.py", "stream.py", "variant.py")),
-    *(_HERE.parent / "common" / name for name in ("arguments.py", "buffers.py", "machine.py", "wave.py")),
+    *(
+        _HERE.parent / "common" / name
+        for name in ("arguments.py", "buffers.py", "machine.py", "vectors.py", "wave.py")
+    ),
     *sorted((_HERE.parent / "gemm").glob("*.py")),
 )
 

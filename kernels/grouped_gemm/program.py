@@ -15,7 +15,7 @@ from flycc.kernels.common.arguments import numbers
 from flycc.kernels.common.machine import WAVE_SIZE, XCDS
 from flycc.kernels.gemm.operand import Operand
 from flycc.kernels.gemm.product import Place, allocate, product
-from flycc.kernels.gemm.result import Output
+from flycc.kernels.gemm.result import Addend, Output
 from flycc.kernels.grouped_gemm.kernarg import KERNARG
 from flycc.kernels.grouped_gemm.stream import GroupTile, find, look_at, total_tiles
 from flycc.kernels.grouped_gemm.variant import GroupedGemmVariant
@@ -50,6 +50,7 @@ def output(
     row = fx.Int64(tile.m0) * fx.Int64(shape.ld_out) + fx.Int64(tile.n0)
     place = row + fx.Int64(tile.number) * shape.group_out + fx.Int64(tile.start) * shape.ragged_out
     bias_place = fx.Int64(tile.number) * shape.group_bias + fx.Int64(tile.n0) * fx.Int64(shape.bias_n)
+    addend = Addend(bias + bias_place, fx.Int32(0), shape.bias_n, variant.group.vector_bias, element)
     return Output(
         pointer=out + place,
         leading=shape.ld_out,
@@ -57,9 +58,7 @@ def output(
         columns_left=n - tile.n0,
         vector=variant.group.vector_out,
         element=element,
-        bias=bias + bias_place if variant.group.bias else None,
-        bias_row=fx.Int32(0),
-        bias_column=shape.bias_n,
+        bias=addend if variant.group.bias else None,
     )
 
 
