@@ -1,18 +1,19 @@
-"""`flycc.gemm`: a matrix product whose operand layouts, batching and bias are part of the op."""
+"""`flycc.gemm`: a matrix product whose operand layouts, batching and epilogue are part of the op."""
 
 # No `from __future__ import annotations` here: the op is built from its evaluated annotations.
 
-from typing import cast
+from typing import cast, get_args
 
 from torch_mlir import ir
 from torch_mlir.dialects.ext import Operand, Pure, Result
 
-from flycc.contracts.gemm import GemmDtype, GemmProblem
-from flycc.dialects.base import Flycc
+from flycc.contracts.gemm import Activation, Epilogue, GemmDtype, GemmProblem
+from flycc.dialects.base import Flycc, create
 from flycc.dialects.sizes import known, named, product, row_alignment
-from flycc.dialects.tensor import Dim, Dims, Tensor, VTensor, broadcast, contradict, show, typed
+from flycc.dialects.tensor import Dim, Dims, Tensor, VTensor, broadcast, contradict, show
+from flycc.dialects.verifying import Fault, check_dims, has_attributes, segments, tensors, verify
 
-#: Element types of operands and result.
+#: Element types of operands.
 DTYPES = ("bf16", "f16")
 LAYOUTS = ("NN", "NT", "TN", "TT")
 
@@ -23,15 +24,20 @@ class GemmOp(Flycc.Operation, name="gemm", traits=[Pure]):  # type: ignore[call-
     With `layout` "NN", `a` is [batch..., M, K] and `b` is [batch..., K, N]. A "T" as first letter says that
     `a` is stored [batch..., K, M], as second letter that `b` is stored [batch..., N, K]. Batch dimensions
     broadcast as in `torch.matmul`; either operand may have none. `bias` broadcasts to the result
-    [batch..., M, N]. All tensors are bf16, or all are f16; `accumulate` is f32. Sizes may be dynamic.
+    [batch..., M, N]. All operands are bf16, or all are f16; `accumulate` is f32. Sizes may be dynamic.
 
-        %r = "flycc.gemm"(%x, %w, %bias)
-            {layout = "NT", accumulate = f32, operandSegmentSizes = array<i32: 1, 1, 1>}
-            : (!torch.vtensor<[2,4,8],bf16>, !torch.vtensor<[16,8],bf16>, !torch.vtensor<[16],bf16>)
-            -> !torch.vtensor<[2,4,16],bf16>
+    What else becomes of the sums before they are rounded, `contracts.gemm.Epilogue` defines: attributes `scale` (an
+    f32) and `activation` (a string), which are left out where they change nothing, `b2` of the type of `b`, which makes
+    the product a gated one without bias, and `residual`, which broadcasts to the result. The result has the operands'
+    element type or f32; `preactivation` is a second one of the same type, not of a gated product.
 
-    The layout is one string because a false flag would not survive the op builder, and because it is how
-    BLAS and `GemmProblem` spell it.
+        %r = "flycc.gemm"(%x, %w, %bias, %h)
+            {layout = "NT", accumulate = f32, activation = "silu",
+             operandSegmentSizes = array<i32: 1, 1, 1, 0, 1>, resultSegmentSizes = array<i32: 1, 0>}
+            : (!torch.vtensor<[2,4,8],bf16>, !torch.vtensor<[16,8],bf16>, !torch.vtensor<[16],bf16>,
+               !torch.vtensor<[2,4,16],bf16>) -> !torch.vtensor<[2,4,16],bf16>
+
+    The layout is one string because it is how BLAS and `GemmProblem` spell it.
     """
 
     a: Operand[VTensor]
@@ -40,6 +46,9 @@ class GemmOp(Flycc.Operation, name="gemm", traits=[Pure]):  # type: ignore[call-
     layout: ir.StringAttr
     accumulate: ir.TypeAttr
     bias: Operand[VTensor] | None = None
+    b2: Operand[VTensor] | None = None
+    residual: Operand[VTensor] | None = None
+    preactivation: Result[VTensor] | None = None
 
     @property
     def trans_a(self) -> bool:
@@ -51,13 +60,22 @@ class GemmOp(Flycc.Operation, name="gemm", traits=[Pure]):  # type: ignore[call-
         """Whether `b` is stored [batch..., N, K]."""
         return self.layout.value[1] == "T"
 
+    @property
+    def activation(self) -> Activation:
+        """The function that the epilogue applies."""
+        attributes = self.operation.attributes
+        return cast(Activation, attributes["activation"].value) if "activation" in attributes else "none"
+
+    @property
+    def scale(self) -> float:
+        """What the sums are multiplied with, a float32 number."""
+        attributes = self.operation.attributes
+        return attributes["scale"].value if "scale" in attributes else 1.0
+
     @staticmethod
     def verify_invariants(op: ir.Operation) -> bool:
         """Called by MLIR's verifier."""
-        fault = _fault(op)
-        if fault is not None:
-            op.location.emit_error(f"flycc.gemm: {fault}")
-        return fault is None
+        return verify(op, _check)
 
 
 def build_gemm(
@@ -67,21 +85,29 @@ def build_gemm(
     result_type: ir.Type,
     *,
     layout: str,
+    b2: ir.Value | None = None,
+    residual: ir.Value | None = None,
+    scale: float = 1.0,
+    activation: Activation = "none",
+    preactivation: bool = False,
     before: ir.Operation,
 ) -> GemmOp:
     """Creates a `flycc.gemm`, accumulated in f32, in front of `before` and with its location."""
-    context = before.context
-    with context:
-        return GemmOp(
-            a,
-            b,
-            result_type,
-            ir.StringAttr.get(layout),
-            ir.TypeAttr.get(ir.F32Type.get()),
-            bias=bias,
-            loc=before.location,
-            ip=ir.InsertionPoint(before),
-        )
+    with before.context:
+        f32 = ir.F32Type.get()
+        attributes = {"layout": ir.StringAttr.get(layout), "accumulate": ir.TypeAttr.get(f32)}
+        if scale != 1:
+            attributes["scale"] = ir.FloatAttr.get(f32, scale, ir.Location.unknown())
+        if activation != "none":
+            attributes["activation"] = ir.StringAttr.get(activation)
+    return create(
+        "flycc.gemm",
+        (a, b, bias, b2, residual),
+        (result_type, result_type if preactivation else None),
+        attributes,
+        before=before,
+        segmented=True,
+    )
 
 
 def logical(dims: Dims, transposed: bool) -> Dims:
@@ -94,78 +120,77 @@ def product_dims(a: Dims, b: Dims) -> Dims:
     return (*broadcast(a[:-2], b[:-2]), a[-2], b[-1])
 
 
-def _fault(op: ir.Operation) -> str | None:
-    """What is wrong with a `flycc.gemm`, or None. Relies on types alone, never on stamps."""
-    if not _as_declared(op):
-        return None  # MLIR checks the declaration next, and reports what is not as declared
-    attributes = op.attributes
-    segments = f"array<i32: 1, 1, {len(op.operands) - 2}>"
-    if "operandSegmentSizes" not in attributes:
-        return f"operandSegmentSizes is missing; it must be {segments}"
-    if str(attributes["operandSegmentSizes"]) != segments:
-        return f"operandSegmentSizes must be {segments}, got {attributes['operandSegmentSizes']}"
-    layout = attributes["layout"].value
+def _check(op: ir.Operation) -> None:
+    """Relies on types alone, never on stamps."""
+    declared = {"layout": ir.StringAttr, "accumulate": ir.TypeAttr}
+    if not has_attributes(op, declared) or len(op.operands) < 2 or not op.results:
+        return  # MLIR checks the declaration next, and reports what is not as declared
+    operands = segments(op, "operandSegmentSizes", op.operands, "a b bias? b2? residual?")
+    results = segments(op, "resultSegmentSizes", op.results, "result preactivation?")
+    layout = op.attributes["layout"].value
     if layout not in LAYOUTS:
-        return f'layout must be one of {", ".join(LAYOUTS)}, got "{layout}"'
-    accumulate = attributes["accumulate"].value
+        raise Fault(f'layout must be one of {", ".join(LAYOUTS)}, got "{layout}"')
+    accumulate = op.attributes["accumulate"].value
     if not isinstance(accumulate, ir.F32Type):
-        return f"accumulate type must be f32, got {accumulate}"
-    names = ("a", "b", "bias")
-    values = [*zip(names, op.operands, strict=False), ("result", op.results[0])]
-    tensors: dict[str, Tensor] = {}
-    for name, value in values:
-        tensor = typed(value)
-        if tensor is None:
-            return f"{name} must be a value tensor of known rank and element type, got {value.type}"
-        tensors[name] = tensor
-    return _dtype_fault(tensors) or _shape_fault(tensors, layout)
+        raise Fault(f"accumulate type must be f32, got {accumulate}")
+    values = tensors(operands | results)
+    _check_dtypes(values)
+    _check_shapes(values, layout)
+    _check_epilogue(op, values)
 
 
-def _as_declared(op: ir.Operation) -> bool:
-    """Whether operands and results are as many, and attributes of the kinds, that the class declares."""
-    attributes = op.attributes
-    return (
-        len(op.operands) in (2, 3)
-        and len(op.results) == 1
-        and "layout" in attributes
-        and isinstance(attributes["layout"], ir.StringAttr)
-        and "accumulate" in attributes
-        and isinstance(attributes["accumulate"], ir.TypeAttr)
-    )
-
-
-def _dtype_fault(tensors: dict[str, Tensor]) -> str | None:
-    dtype = tensors["a"].dtype
+def _check_dtypes(values: dict[str, Tensor]) -> None:
+    dtype = values["a"].dtype
     if dtype not in DTYPES:
-        return f"element type of a must be one of {', '.join(DTYPES)}, got {dtype}"
-    for name, tensor in tensors.items():
-        if tensor.dtype != dtype:
-            return f"element type of {name} must be that of a, {dtype}, got {tensor.dtype}"
-    return None
+        raise Fault(f"element type of a must be one of {', '.join(DTYPES)}, got {dtype}")
+    for name, tensor in values.items():
+        if name == "result":
+            if tensor.dtype not in (dtype, "f32"):
+                raise Fault(f"element type of result must be that of a, {dtype}, or f32, got {tensor.dtype}")
+            dtype = tensor.dtype  # the other results have it too
+        elif tensor.dtype != dtype:
+            like = "result" if name == "preactivation" else "a"
+            raise Fault(f"element type of {name} must be that of {like}, {dtype}, got {tensor.dtype}")
 
 
-def _shape_fault(tensors: dict[str, Tensor], layout: str) -> str | None:
+def _check_shapes(values: dict[str, Tensor], layout: str) -> None:
     for name in ("a", "b"):
-        if len(tensors[name].dims) < 2:
-            return f"{name} must have rank 2 or more, got {show(tensors[name].dims)}"
-    a = logical(tensors["a"].dims, layout[0] == "T")
-    b = logical(tensors["b"].dims, layout[1] == "T")
+        if len(values[name].dims) < 2:
+            raise Fault(f"{name} must have rank 2 or more, got {show(values[name].dims)}")
+    a = logical(values["a"].dims, layout[0] == "T")
+    b = logical(values["b"].dims, layout[1] == "T")
     if contradict(a[-1], b[-2]):
-        return f"K is {a[-1]} in a but {b[-2]} in b (layout {layout})"
+        raise Fault(f"K is {a[-1]} in a but {b[-2]} in b (layout {layout})")
     try:
         expected = product_dims(a, b)
     except ValueError as clash:
-        return f"batch dimensions {show(a[:-2])} of a and {show(b[:-2])} of b: {clash}"
-    result = tensors["result"].dims
-    if len(result) != len(expected) or any(map(contradict, result, expected)):
-        return f"result must be {show(expected)}, got {show(result)}"
-    if "bias" in tensors:
-        bias = tensors["bias"].dims
-        if len(bias) > len(result) or any(
-            d != 1 and contradict(d, r) for d, r in zip(reversed(bias), reversed(result), strict=False)
+        raise Fault(f"batch dimensions {show(a[:-2])} of a and {show(b[:-2])} of b: {clash}") from None
+    check_dims("result", values["result"], expected)
+    result = values["result"].dims
+    if "preactivation" in values:
+        check_dims("preactivation", values["preactivation"], result)
+    for name in ("bias", "residual"):
+        dims = values[name].dims if name in values else ()
+        if len(dims) > len(result) or any(
+            d != 1 and contradict(d, r) for d, r in zip(reversed(dims), reversed(result), strict=False)
         ):
-            return f"bias {show(bias)} does not broadcast to the result {show(result)}"
-    return None
+            raise Fault(f"{name} {show(dims)} does not broadcast to the result {show(result)}")
+
+
+def _check_epilogue(op: ir.Operation, values: dict[str, Tensor]) -> None:
+    if "activation" in op.attributes:
+        activation, known_ones = op.attributes["activation"], get_args(Activation)
+        if not isinstance(activation, ir.StringAttr) or activation.value not in known_ones:
+            raise Fault(f"activation must be one of {', '.join(known_ones)}, got {activation}")
+    if "scale" in op.attributes:
+        scale = op.attributes["scale"]
+        if not isinstance(scale, ir.FloatAttr) or not isinstance(scale.type, ir.F32Type):
+            raise Fault(f"scale must be an f32, got {scale}")
+    if "b2" in values:
+        check_dims("b2", values["b2"], values["b"].dims)
+        for name in ("bias", "preactivation"):
+            if name in values:
+                raise Fault(f"a gated product, one with b2, has no {name}")
 
 
 def problem(op: GemmOp) -> GemmProblem:
@@ -176,12 +201,14 @@ def problem(op: GemmOp) -> GemmProblem:
     GEMM of batch*M rows. Alignments assume contiguous tensors at 16-byte-aligned addresses.
     """
     a, b, result = (known(v) for v in (op.a, op.b, op.result))
-    bias = None if op.bias is None else known(op.bias)
+    bias, residual = (None if addend is None else known(addend) for addend in (op.bias, op.residual))
     logical_a, logical_b = logical(a.dims, op.trans_a), logical(b.dims, op.trans_b)
     seen = map(_first_known, result.dims, product_dims(logical_a, logical_b))
     *batch, rows, columns = map(named, seen, [*(f"B{i}" for i in range(len(result.dims) - 2)), "M", "N"])
-    bias_is_per_row = bias is None or len(bias.dims) <= 1 or bias.dims == result.dims
-    if len(b.dims) == 2 and not op.trans_a and bias_is_per_row:
+    addends_are_per_row = all(
+        addend is None or len(addend.dims) <= 1 or addend.dims == result.dims for addend in (bias, residual)
+    )
+    if len(b.dims) == 2 and not op.trans_a and addends_are_per_row:
         rows, batch = product([*batch, rows]), []
     return GemmProblem(
         dtype=cast(GemmDtype, a.dtype),
@@ -195,7 +222,24 @@ def problem(op: GemmOp) -> GemmProblem:
         align_a=row_alignment(a),
         align_b=row_alignment(b),
         align_out=row_alignment(result),
+        align_bias=_addend_alignment(bias),
+        align_residual=_addend_alignment(residual),
+        epilogue=Epilogue(
+            op.scale != 1,
+            op.activation,
+            op.b2 is not None,
+            residual is not None,
+            op.preactivation is not None,
+            None if result.dtype == a.dtype else cast(GemmDtype, result.dtype),
+        ),
     )
+
+
+def _addend_alignment(addend: Tensor | None) -> int:
+    """As `GemmProblem` has it, for a bias or a residual: 2 for one column, and rows that repeat are one row."""
+    if addend is None or not addend.dims or addend.dims[-1] in (1, None):
+        return 2
+    return 16 if all(dim == 1 for dim in addend.dims[:-1]) else row_alignment(addend)
 
 
 def _first_known(x: Dim, y: Dim) -> Dim:

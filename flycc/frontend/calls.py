@@ -33,6 +33,8 @@ def call(graph: Graph, op: OpView, operand: Operand, layout: Sequence[int]) -> l
 
 def called(op: OpView) -> str:
     """The custom operator that computes `op`, for example "flycc::gemm"."""
+    if isinstance(op, GemmOp) and op.preactivation is not None:
+        return "flycc::gemm_with_preactivation"
     return _NAMES[type(op)]
 
 
@@ -111,8 +113,21 @@ def _results(graph: Graph, node: Node, indices: Sequence[int]) -> list[Node]:
 
 def _gemm(graph: Graph, op: GemmOp, operand: Operand, _: Sequence[int]) -> list[Node]:
     operands = [operand(value) for value in (op.a, op.b, op.bias) if value is not None]
-    flags = {"trans_a": op.trans_a, "trans_b": op.trans_b}
-    return [_function(graph, torch.ops.flycc.gemm.default, *operands, **flags)]
+    named: dict[str, Any] = {"trans_a": op.trans_a, "trans_b": op.trans_b}
+    named |= {
+        name: operand(getattr(op, name)) for name in ("b2", "residual") if getattr(op, name) is not None
+    }
+    if op.scale != 1:
+        named["scale"] = op.scale
+    if op.activation != "none":
+        named["activation"] = op.activation
+    out_dtype = known(op.result).dtype
+    if out_dtype != known(op.a).dtype:
+        named["out_dtype"] = _DTYPES[out_dtype]
+    if op.preactivation is None:
+        return [_function(graph, torch.ops.flycc.gemm.default, *operands, **named)]
+    call = _function(graph, torch.ops.flycc.gemm_with_preactivation.default, *operands, **named)
+    return _results(graph, call, [0, 1])
 
 
 def _grouped_gemm(graph: Graph, op: GroupedGemmOp, operand: Operand, _: Sequence[int]) -> list[Node]:

@@ -10,7 +10,7 @@ func.func @chain(%a: !torch.vtensor<[4,8],bf16>, %b: !torch.vtensor<[8,16],bf16>
   %l = torch.prim.ListConstruct %c, %c : (!torch.int, !torch.int) -> !torch.list<int>
   %t = torch.aten.t %b : !torch.vtensor<[8,16],bf16> -> !torch.vtensor<[16,8],bf16>
   %u = torch.aten.t %t : !torch.vtensor<[16,8],bf16> -> !torch.vtensor<[8,16],bf16>
-  %g = "flycc.gemm"(%a, %u) {layout = "NN", accumulate = f32, operandSegmentSizes = array<i32: 1, 1, 0>} : (!torch.vtensor<[4,8],bf16>, !torch.vtensor<[8,16],bf16>) -> !torch.vtensor<[4,16],bf16>
+  %g = "flycc.gemm"(%a, %u) {layout = "NN", accumulate = f32, operandSegmentSizes = array<i32: 1, 1, 0, 0, 0>, resultSegmentSizes = array<i32: 1, 0>} : (!torch.vtensor<[4,8],bf16>, !torch.vtensor<[8,16],bf16>) -> !torch.vtensor<[4,16],bf16>
   %y = torch.aten.mm %a, %b : !torch.vtensor<[4,8],bf16>, !torch.vtensor<[8,16],bf16> -> !torch.vtensor<[4,16],bf16>
   return %y : !torch.vtensor<[4,16],bf16>
 }

@@ -5,14 +5,15 @@ from __future__ import annotations
 import pytest
 from torch_mlir import ir
 
-from flycc.contracts import GemmProblem
+from flycc.contracts import Epilogue, GemmProblem
 from flycc.dialects import GemmOp, build_gemm, load, problem
 from flycc.passes.torch_ir import nested_ops
 
 #: A product of [4, k] with itself, which is well formed for k = 4.
 _SQUARE = """
 func.func @main(%a: !torch.vtensor<[4,{k}],bf16>) {{
-  %r = "flycc.gemm"(%a, %a) {{layout = "NN", accumulate = f32, operandSegmentSizes = array<i32: 1, 1, 0>}}
+  %r = "flycc.gemm"(%a, %a) {{layout = "NN", accumulate = f32,
+        operandSegmentSizes = array<i32: 1, 1, 0, 0, 0>, resultSegmentSizes = array<i32: 1, 0>}}
       : (!torch.vtensor<[4,{k}],bf16>, !torch.vtensor<[4,{k}],bf16>) -> !torch.vtensor<[4,{k}],bf16>
   return
 }}
@@ -33,7 +34,8 @@ def pose(
     text = (
         f"func.func @main({', '.join(arguments)}) {{\n"
         f'%r = "flycc.gemm"({", ".join(f"%{i}" for i in range(len(shapes)))}) {{layout = "{layout}", '
-        f"accumulate = f32, operandSegmentSizes = array<i32: 1, 1, {len(shapes) - 2}>}} "
+        f"accumulate = f32, operandSegmentSizes = array<i32: 1, 1, {len(shapes) - 2}, 0, 0>, "
+        f"resultSegmentSizes = array<i32: 1, 0>}} "
         f": ({', '.join(types[:-1])}) -> {types[-1]}\nreturn\n}}"
     )
     with load(ir.Context()):
@@ -115,6 +117,32 @@ def test_builder_writes_what_the_verifier_wants() -> None:
     with_bias = build_gemm(op.a, op.b, op.a, op.result.type, layout="TN", before=op.operation)
     assert module.operation.verify()
     assert (with_bias.trans_a, with_bias.trans_b, with_bias.bias) == (True, False, op.a)
+
+
+def test_epilogues() -> None:
+    with load(ir.Context()):
+        module = ir.Module.parse(_SQUARE.format(k=4))
+        wide = ir.Type.parse("!torch.vtensor<[4,4],f32>")
+    op = _only_gemm(module)
+    gated = build_gemm(
+        op.a, op.b, None, wide, layout="NN", b2=op.a, residual=op.a, scale=0.1, activation="silu", before=op
+    )
+    assert module.operation.verify()
+    assert problem(gated).epilogue == Epilogue(True, "silu", True, True, False, "f32")
+    assert gated.scale == pytest.approx(0.1, rel=2**-24)
+    kept = build_gemm(
+        op.a, op.b, op.a, op.result.type, layout="NN", activation="relu", preactivation=True, before=op
+    )
+    assert module.operation.verify()
+    assert problem(kept).epilogue == Epilogue(activation="relu", preactivation=True)
+
+
+def test_alignments_of_addends() -> None:
+    def align(bias: str) -> int:
+        return pose("4,8", "8,12", "4,12", bias=bias).align_bias
+
+    # Rows of 24 bytes; a row that all share is aligned as its address is.
+    assert (align("4,12"), align("12"), align("1,12"), align("4,1"), align("1")) == (8, 16, 16, 2, 2)
 
 
 def test_every_context_verifies() -> None:
