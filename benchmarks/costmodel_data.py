@@ -6,6 +6,7 @@ import csv
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.resources import files
+from typing import Literal
 
 from flycc.costmodel.peers.kernel_names import NamedKernel, named
 from flycc.costmodel.peers.products import Product
@@ -48,7 +49,7 @@ class RowwiseRow:
 
 def products() -> list[ProductRow]:
     """All measured products."""
-    return [*_tuning_table(), *_dense(), *_scaled(), *_grouped()]
+    return [*_tuning_table(), *_bf16("gemm"), *_scaled(), *_bf16("grouped_gemm")]
 
 
 def rowwise() -> list[RowwiseRow]:
@@ -81,12 +82,21 @@ def _us(problem: Product, tflops: str) -> float:
     return 2 * problem.m * problem.n * problem.k / float(tflops) / 1e6
 
 
-def _dense() -> Iterator[ProductRow]:
-    for row in _read("dense_bf16_nt.csv"):
-        problem = Product((int(row["M"]),), int(row["N"]), int(row["K"]))
-        for peer in ("aten", "triton", "flydsl"):
-            if tflops := row[f"{peer}_tflops"]:
-                yield ProductRow(f"gemm/{peer}/bf16", problem, _us(problem, tflops))
+def published(family: Literal["gemm", "grouped_gemm"]) -> list[tuple[Product, dict[str, float]]]:
+    """The bf16 shapes of the dense or of the grouped table, and us by peer: of some shapes nobody's are published."""
+    rows = []
+    for row in _read({"gemm": "dense_bf16_nt.csv", "grouped_gemm": "grouped_bf16.csv"}[family]):
+        groups = (row["M"] if family == "gemm" else row["rows_per_group"]).split()
+        problem = Product(tuple(map(int, groups)), int(row["N"]), int(row["K"]))
+        peers = ("aten", "triton", "flydsl")
+        rows.append((problem, {p: _us(problem, tflops) for p in peers if (tflops := row[f"{p}_tflops"])}))
+    return rows
+
+
+def _bf16(family: Literal["gemm", "grouped_gemm"]) -> Iterator[ProductRow]:
+    for problem, times in published(family):
+        for peer, us in times.items():
+            yield ProductRow(f"{family}/{peer}/bf16", problem, us)
 
 
 def _scaled() -> Iterator[ProductRow]:
@@ -96,15 +106,6 @@ def _scaled() -> Iterator[ProductRow]:
             for peer in ("aten", "flydsl"):
                 if tflops := row[f"{fmt}_{peer}_tflops"]:
                     yield ProductRow(f"scaled_gemm/{peer}/{fmt}", problem, _us(problem, tflops))
-
-
-def _grouped() -> Iterator[ProductRow]:
-    for row in _read("grouped_bf16.csv"):
-        rows = tuple(map(int, row["rows_per_group"].split()))
-        problem = Product(rows, int(row["N"]), int(row["K"]))
-        for peer in ("flydsl", "triton", "aten"):
-            if tflops := row[f"{peer}_tflops"]:
-                yield ProductRow(f"grouped_gemm/{peer}/bf16", problem, _us(problem, tflops))
 
 
 def _rms_norm() -> Iterator[RowwiseRow]:

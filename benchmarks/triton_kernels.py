@@ -1,8 +1,9 @@
-"""The benchmarks' Triton kernels: an RMSNorm and a flash attention, compiled for gfx950 without a GPU."""
+"""The benchmarks' Triton kernels: RMSNorm, flash attention, matrix products, compiled for gfx950 without a GPU."""
 
 from __future__ import annotations
 
 import warnings
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,14 +27,31 @@ class Compiled:
 
 
 def compile_kernel(
-    function: Any, signature: dict[str, str], constants: dict[str, int], warps: int = 4
+    function: Any,
+    signature: dict[str, str],
+    constants: dict[str, int],
+    warps: int = 4,
+    *,
+    aligned: Collection[str] = (),
+    **options: int,
 ) -> Compiled:
-    """Compile a @triton.jit function: types of its run-time arguments, values of the others."""
+    """Compile a @triton.jit function: types of its run-time arguments, values of the others.
+
+    `aligned` names arguments that are multiples of 16, as Triton specialises on what it is called with; pointers among
+    them are of less than 2 GB. `options` are Triton's, as num_stages.
+    """
     types = {name: signature.get(name, "constexpr") for name in function.arg_names}
-    source = ASTSource(function, types, dict(constants))
+    hints = {
+        (index,): [["tt.divisibility", 16]] + [["tt.pointer_range", 32]] * types[name].startswith("*")
+        for index, name in enumerate(function.arg_names)
+        if name in aligned
+    }
+    source = ASTSource(function, types, dict(constants), hints)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        made = triton.compile(source, target=GPUTarget("hip", "gfx950", 64), options={"num_warps": warps})
+        made = triton.compile(
+            source, target=GPUTarget("hip", "gfx950", 64), options={"num_warps": warps, **options}
+        )
     return Compiled(made.asm["hsaco"], made.metadata.name, made.metadata.num_warps * 64, made.metadata.shared)
 
 
@@ -77,3 +95,26 @@ def attention(  # type: ignore[no-untyped-def]
         total = total * kept + tl.sum(weight, axis=1)
         maximum = higher
     tl.store(out + own, (mixed / total[:, None]).to(out.dtype.element_ty))
+
+
+@triton.jit
+def product(  # type: ignore[no-untyped-def]
+    a, b, c, m, n, k,
+    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, GROUP: tl.constexpr,
+):  # fmt: skip
+    """c [m, n] = a [m, k] b [n, k]^T; sizes are multiples of the tile's. Tiles are numbered in groups of rows."""
+    number, rows, columns = tl.program_id(0), m // BM, n // BN
+    first = number // (GROUP * columns) * GROUP
+    height = min(rows - first, GROUP)
+    row = first + number % height
+    column = number % (GROUP * columns) // height
+    depth = tl.arange(0, BK)
+    at_row, at_column = row * BM + tl.arange(0, BM), column * BN + tl.arange(0, BN)
+    left = a + at_row[:, None] * k + depth[None, :]
+    right = b + at_column[None, :] * k + depth[:, None]
+    total = tl.zeros((BM, BN), tl.float32)
+    for _ in range(0, k, BK):
+        total = tl.dot(tl.load(left), tl.load(right), total)
+        left += BK
+        right += BK
+    tl.store(c + at_row[:, None] * n + at_column[None, :], total.to(c.dtype.element_ty))

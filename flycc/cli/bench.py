@@ -16,6 +16,7 @@ BENCHMARKS = {
     "emulator": ("emulator", "instructions a second of the emulated gfx950"),
     "compile": ("compile_time", "compilation of a small Llama, against aot_eager"),
     "costmodel": ("costmodel", "modelled times beside published ones: how far to believe them"),
+    "gemm": ("gemm", "dense products, modelled, beside Triton's and published times"),
     "tuner": ("tuner", "configurations chosen without a GPU, against an exhaustive search by the model"),
     "launch": ("launch_overhead", "what a launch costs the host"),
     "norm_topk": ("norm_topk", "bytes that RMS norm and top-k move, against the least"),

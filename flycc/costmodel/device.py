@@ -86,6 +86,7 @@ def predict(
         by_loop=by_loop(trace, instructions, timing, loops),
         utilisation=timing.utilisation(machine),
         bytes=launch.bytes(),
+        lds_conflicts=_lds_conflicts(trace),
         flops=2.0 * launch.macs(),
         notes=launch.notes(trace),
     )
@@ -99,6 +100,13 @@ def timeline(trace: Trace, *, machine: Machine = MI350, reuse: Reuse | None = No
     load = launch.loads[0]
     order = _evenly(load.order, min(load.count, launch.resident))
     return launch.simulate(order, share, log=True).events
+
+
+def _lds_conflicts(trace: Trace) -> float:
+    """The share of the clocks of LDS accesses that lanes of one phase wait for a bank that another has."""
+    in_lds = trace.accesses[trace.accesses["space"] == SPACES.index("lds")]
+    clocks = int(in_lds["clocks"].sum())
+    return 1 - int(in_lds["phases"].sum()) / clocks if clocks else 0.0
 
 
 def _extent(grid: Sequence[int]) -> Extent:
@@ -260,8 +268,8 @@ class _Launch:
             f"caches: {reuse.l2:.0%} of first touches from L2, {reuse.mall:.0%} of the rest from MALL ({reuse.source})"
         ]
         in_lds = trace.accesses[trace.accesses["space"] == SPACES.index("lds")]
-        if clocks := int(in_lds["clocks"].sum()):
-            found.append(f"LDS: {1 - in_lds['phases'].sum() / clocks:.0%} of its clocks are bank conflicts")
+        if in_lds["clocks"].any():
+            found.append(f"LDS: {_lds_conflicts(trace):.0%} of its clocks are bank conflicts")
         if len(in_lds) and not in_lds["lanes"].any():
             found.append(
                 f"LDS: no access lies within the {trace.info['lds_bytes']} bytes given; was dynamic LDS left out?"

@@ -72,7 +72,8 @@ class Prediction:
     "salu", "lds", "global", "scalar", "branch" (executing, or waiting for the unit), "wait-vm", "wait-lgkm", "barrier",
     "dependency", "issue", "start" (waiting), "tail" and "launch". `utilisation` is the share of the simulated clocks
     that each pipe and path of the compute unit is busy. `bytes` are those of the whole grid that come out of "l2",
-    "mall" and "hbm", and "store". `flops` are those of the MFMAs, padding included.
+    "mall" and "hbm", and "store". `lds_conflicts` is the share of LDS clocks that are bank conflicts. `flops` are those
+    of the MFMAs, padding included.
     """
 
     kernel: str
@@ -89,6 +90,7 @@ class Prediction:
     by_loop: list[LoopCost]
     utilisation: dict[str, float]
     bytes: dict[str, float]
+    lds_conflicts: float
     flops: float
     notes: list[str] = field(default_factory=list)
 

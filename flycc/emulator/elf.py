@@ -71,7 +71,8 @@ class Kernel:
     architectural. `user_sgprs` is in register order; the enabled workgroup ids follow at once, one SGPR each.
     `workitem_dims` work-item ids (1 to 3) are packed in v0, ten bits each. Modes are as in the MODE register:
     rounding 0 nearest even, 1 up, 2 down, 3 to zero; denormals bit 0 = sources are kept, bit 1 = results are.
-    `kernarg_preload` is (length, offset) in dwords.
+    `kernarg_preload` is (length, offset) in dwords. `spilled_vgprs` and `spilled_sgprs` are what the metadata
+    says of registers kept elsewhere: in scratch memory, and in lanes of VGPRs.
     """
 
     name: str
@@ -99,6 +100,8 @@ class Kernel:
     kernarg_preload: tuple[int, int]
     args: tuple[KernelArg, ...]
     max_workgroup_size: int
+    spilled_vgprs: int = 0
+    spilled_sgprs: int = 0
 
     @property
     def mode_register(self) -> int:
@@ -340,4 +343,6 @@ def _kernel(code: CodeObject, name: str, metadata: dict[str, Any]) -> Kernel:
         kernarg_preload=(preload_length, _bits(preload, 7, 9)),
         args=args,
         max_workgroup_size=_field(metadata, ".max_flat_workgroup_size", int, 1024),
+        spilled_vgprs=_field(metadata, ".vgpr_spill_count", int, 0),
+        spilled_sgprs=_field(metadata, ".sgpr_spill_count", int, 0),
     )

@@ -7,7 +7,7 @@ import pytest
 pytest.importorskip("triton", reason="Triton, which compiles the kernels of this test, is not installed")
 
 from flycc.benchmarks.costmodel_data import products
-from flycc.benchmarks.costmodel_triton import CONFIGS, model
+from flycc.benchmarks.triton_products import CONFIGS, model
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,191 @@
+"""What `flycc bench gemm` and `flycc bench grouped` share: figures of a kernel, comparisons with others, targets."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
+from math import exp, log
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import track
+
+from flycc.cli.output import console, table
+from flycc.codegen import CodeObjectCache, compile_kernel
+from flycc.costmodel import Interval, Prediction
+from flycc.costmodel.mfma import mfma
+from flycc.emulator import load
+from flycc.kernels.common.spec import KernelSpec
+
+#: Whose times are compared with ours, as columns: Triton compiled here and modelled, and what is published.
+PEERS = {
+    "triton": "Triton",
+    "published triton": "triton",
+    "published flydsl": "flydsl",
+    "published aten": "aten",
+}
+
+
+def tracked(shapes: Sequence[Any], what: str) -> Iterator[Any]:
+    """The shapes one after another, with a bar on a terminal's standard error that says how many are done."""
+    yield from track(shapes, what, console=Console(stderr=True), transient=True)
+
+
+def timed(time: Interval, flops: float) -> dict[str, Any]:
+    """Microseconds and TFLOP/s, both from low to high."""
+    rates = {"low": time.high, "typical": time.typical, "high": time.low}
+    return {"us": asdict(time), "tflops": {part: flops / us / 1e6 for part, us in rates.items()}}
+
+
+def launch_figures(spec: KernelSpec, prediction: Prediction) -> dict[str, Any]:
+    """What the model says of one launch, what the code object says of its kernel, and the seconds to compile that."""
+    with tempfile.TemporaryDirectory() as folder:
+        compiled = compile_kernel(spec, cache=CodeObjectCache(Path(folder)))
+    kernel = load(compiled.elf).kernels[compiled.symbol].descriptor
+    return {
+        "kernel": compiled.symbol,
+        "device_us": asdict(prediction.device_us),
+        "mfma_utilisation": prediction.utilisation["mfma"],
+        "mfma_steady": steady_mfma(prediction),
+        "lds_conflicts": prediction.lds_conflicts,
+        "workgroups": prediction.workgroups,
+        "waves_per_simd": prediction.occupancy.waves_per_simd,
+        "vgprs": kernel.vgpr_count,
+        "sgprs": kernel.sgpr_count,
+        "spilled_vgprs": kernel.spilled_vgprs,
+        "spilled_sgprs": kernel.spilled_sgprs,
+        "scratch_bytes": kernel.scratch_bytes,
+        "compile_s": sum(compiled.seconds.values()),
+    }
+
+
+def steady_mfma(prediction: Prediction) -> float:
+    """The share of a turn of the main loop that the matrix pipe of a SIMD is busy; 0 without a loop."""
+    if not prediction.by_loop:
+        return 0.0
+    number, loop = max(enumerate(prediction.by_loop), key=lambda item: item[1].share)
+    clk = sum(
+        cost.count * mfma(cost.text.split()[0], cost.text).clk
+        for cost in prediction.by_instruction
+        if cost.unit == "MFMA" and cost.loop == number
+    )
+    return clk / loop.iterations * prediction.occupancy.waves_per_simd / loop.clk_per_iteration
+
+
+def with_speedups(row: dict[str, Any], published_us: Mapping[str, float]) -> dict[str, Any]:
+    """`row`, which has "flycc" and perhaps "triton", with published times and how many times faster flycc is."""
+    ours = row["flycc"]["us"]["typical"]
+    times = {"triton": row["triton"]["us"]["typical"]} if row["triton"] else {}
+    times |= {f"published {peer}": us for peer, us in published_us.items()}
+    return {
+        **row,
+        "published_us": dict(published_us),
+        "speedup": {peer: us / ours for peer, us in times.items()},
+    }
+
+
+def summary(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """By peer: geomean and least of how many times faster flycc is; and how Triton's modelled time compares with the
+    published one, where there is one."""
+    speedups = {peer: [row["speedup"][peer] for row in rows if peer in row["speedup"]] for peer in PEERS}
+    credible = [
+        row["triton"]["us"]["typical"] / row["published_us"]["triton"]
+        for row in rows
+        if row["triton"] and "triton" in row["published_us"]
+    ]
+    return {
+        "speedup": {
+            peer: {"geomean": geomean(found), "least": min(found), "shapes": len(found)}
+            for peer, found in speedups.items()
+            if found
+        },
+        "triton_modelled_over_published": {
+            "geomean": geomean(credible),
+            "least": min(credible),
+            "most": max(credible),
+        }
+        if credible
+        else None,
+    }
+
+
+def geomean(values: Sequence[float]) -> float:
+    return exp(sum(map(log, values)) / len(values))
+
+
+def target(what: str, value: float | None, at_least: float) -> dict[str, Any]:
+    """A target of the project; `value` is None where nothing was found to judge it by."""
+    return {
+        "target": what,
+        "at_least": at_least,
+        "value": value,
+        "met": None if value is None else value >= at_least,
+    }
+
+
+def speedup_target(found: Mapping[str, Any], peer: str, which: str, at_least: float) -> dict[str, Any]:
+    """A target for `which`, "geomean" or "least", of the speedups over a peer in a `summary`."""
+    value = found["speedup"].get(peer, {}).get(which)
+    return target(f"{which} of speedup over {peer}", value, at_least)
+
+
+def show_times(title: str, rows: Iterable[tuple[str, Mapping[str, Any]]]) -> None:
+    """Our time and rate, Triton's time, and how many times faster we are than each peer."""
+
+    def line(name: str, row: Mapping[str, Any]) -> tuple[str, ...]:
+        us, tflops = row["flycc"]["us"], row["flycc"]["tflops"]["typical"]
+        triton = f"{row['triton']['us']['typical']:.1f}" if row["triton"] else "-"
+        speedups = (f"{row['speedup'][peer]:.2f}" if peer in row["speedup"] else "-" for peer in PEERS)
+        return (
+            name,
+            f"{us['typical']:.1f} [{us['low']:.0f}, {us['high']:.0f}]",
+            f"{tflops:.0f}",
+            triton,
+            *speedups,
+        )
+
+    columns = ("shape", "modelled us", "TF/s", "Triton", *(f"/{short}" for short in PEERS.values()))
+    table(title, columns, [line(*row) for row in rows])
+
+
+def show_kernels(title: str, rows: Iterable[tuple[str, Mapping[str, Any]]]) -> None:
+    """Each launch: the configuration, how busy the matrix pipes are, LDS conflicts, registers, compilation."""
+    lines = [
+        (
+            name,
+            f"{launch['mfma_utilisation']:.0%}/{launch['mfma_steady']:.0%}",
+            f"{launch['lds_conflicts']:.0%}",
+            launch["vgprs"],
+            launch["spilled_vgprs"],
+            f"{launch['compile_s']:.1f}",
+            row["flycc"]["config"],
+        )
+        for name, row in rows
+        for launch in row["flycc"]["launches"]
+    ]
+    columns = ("shape", "MFMA", "conflicts", "VGPRs", "spills", "compile s", "configuration")
+    table(title, columns, lines)
+
+
+def show_summary(found: Mapping[str, Any], targets: Iterable[Mapping[str, Any]]) -> None:
+    """The means, then the targets."""
+    for peer, of in found["speedup"].items():
+        console.print(
+            f"over {peer}: geomean {of['geomean']:.2f}, least {of['least']:.2f} of {of['shapes']} shapes"
+        )
+    if ratio := found["triton_modelled_over_published"]:
+        console.print(
+            f"Triton modelled over published: geomean {ratio['geomean']:.2f}, "
+            f"{ratio['least']:.2f} to {ratio['most']:.2f}"
+        )
+    else:
+        console.print("Triton: not installed, not compared")
+    for each in targets:
+        value = "not known" if each["met"] is None else f"{each['value']:.2f}"
+        met = "" if each["met"] is None else ", met" if each["met"] else ", NOT met"
+        console.print(f"target: {each['target']} >= {each['at_least']:g}: {value}{met}")
+    console.print(
+        "Modelled, not measured, but what is published. MFMA: of the launch / of a turn of its main loop."
+    )
