@@ -75,11 +75,15 @@ class _Plan:
 def shorten(programs: list[Program], machine: Machine, turns: int | None = None) -> Shortened | None:
     """The programs with fewer turns of their longest loop, or None if that gains nothing or turns are not alike.
 
-    All waves must make the same number of turns of it, in one go. With `turns` that number is replaced: the trace is
-    of a smaller problem. Raises ValueError for `turns` that the trace cannot be brought to.
+    All waves must make the same number of turns of it, each time they come to it: a workgroup that stays, and computes
+    tile after tile, comes to its main loop as often. With `turns` that number is replaced: the trace is of a smaller
+    problem, whose longest loop is taken to have no loop inside. Raises ValueError for `turns` that the trace cannot be
+    brought to.
     """
-    loops = [_longest_loop(program, ops) for program in programs for ops in program.waves]
-    counts = {(len(ends) + 1, turned) for ends, turned in loops}
+    all_waves = [(program, ops) for program in programs for ops in program.waves]
+    entries = [_longest_loop(program, ops, innermost=turns is not None) for program, ops in all_waves]
+    loops = [entry for found in entries for entry in found]
+    counts = {(len(ends) + 1, turned) for ends, turned in loops} if all(entries) else set()
     made, turned = counts.pop() if len(counts) == 1 else (0, 0)
     wanted = made if turns is None else made + turns - turned
     if wanted != made and (made < _FEWEST or wanted < made):
@@ -89,7 +93,7 @@ def shorten(programs: list[Program], machine: Machine, turns: int | None = None)
         )
     if made < _FEWEST:
         return None
-    streams = [ops for program in programs for ops in program.waves]
+    streams = [ops for (_, ops), found in zip(all_waves, entries, strict=True) for _ in found]
     bounds = [ends for ends, _ in loops]
     plan = _plan(_kinds_of_turns(streams, bounds), _settling(streams, bounds, machine))
     if wanted == made and not (plan and plan.cost < made):
@@ -100,7 +104,12 @@ def shorten(programs: list[Program], machine: Machine, turns: int | None = None)
     tail = plan.tail
 
     def piece(head: int) -> list[Program]:
-        cut = iter([_cut(ops, ends, head, tail) for ops, ends in zip(streams, bounds, strict=True)])
+        cut = iter(
+            [
+                _cut(ops, [ends for ends, _ in found], head, tail)
+                for (_, ops), found in zip(all_waves, entries, strict=True)
+            ]
+        )
         return [replace(program, waves=[next(cut) for _ in program.waves]) for program in programs]
 
     short, middle, long = (piece(plan.head + i * plan.step) for i in range(3))
@@ -108,21 +117,52 @@ def shorten(programs: list[Program], machine: Machine, turns: int | None = None)
     return Shortened(short, middle, long, left, alike, traced=wanted == made)
 
 
-def _longest_loop(program: Program, ops: list[Op]) -> tuple[list[int], int]:
-    """The loop with most operations that is entered once: positions where its branch goes back, and how often it is
-    executed. Without such a loop [] and 0."""
+#: A loop each time that a wave comes to it: positions where its branch goes back, and how often that is executed.
+_Entry = tuple[list[int], int]
+
+
+def _longest_loop(program: Program, ops: list[Op], *, innermost: bool) -> list[_Entry]:
+    """The loop with most operations of those that a wave comes to once, if that has turns enough to leave out some;
+    else, or if it must be `innermost`, of those that have no loop inside."""
     address = program.addresses
     back: dict[int, list[int]] = {}
     for position, (op, following) in enumerate(pairwise(ops)):
         if op.kind == BRANCH and address[following.instruction] <= address[op.instruction]:
             back.setdefault(op.instruction, []).append(position)
-    best: list[int] = []
-    for ends in back.values():
-        first, last = address[ops[ends[0] + 1].instruction], address[ops[ends[0]].instruction]
-        inside = all(first <= address[op.instruction] <= last for op in ops[ends[0] : ends[-1] + 1])
-        if inside and ends[-1] - ends[0] > (best[-1] - best[0] if best else 0):
-            best = ends
-    return best, sum(op.instruction == ops[best[0]].instruction for op in ops) if best else 0
+    once: list[_Entry] = []
+    often: list[_Entry] = []
+    for branch, ends in back.items():
+        first, last = address[ops[ends[0] + 1].instruction], address[branch]
+        entries = _entries(ops, ends, range(first, last + 1), address)
+        has_loop = any(first <= address[other] < last for other in back)
+        if len(entries) == 1 and not (innermost and has_loop) and _covered(entries) > _covered(once):
+            once = entries
+        if not has_loop and _covered(entries) > _covered(often):
+            often = entries
+    if often and (innermost or not once or len(once[0][0]) + 1 < _FEWEST):
+        return often
+    return once
+
+
+def _entries(ops: list[Op], ends: list[int], loop: range, address: list[int]) -> list[_Entry]:
+    """The loop at the addresses `loop`, whose branch goes back at the positions `ends`, by the times it is come to."""
+    parts = [[ends[0]]]
+    for before, end in pairwise(ends):
+        if all(address[op.instruction] in loop for op in ops[before:end]):
+            parts[-1].append(end)
+        else:
+            parts.append([end])
+    executed = [position for position, op in enumerate(ops) if op.instruction == ops[ends[0]].instruction]
+    starts = [0, *(part[0] for part in parts[1:]), len(ops)]
+    return [
+        (part, sum(start <= position < following for position in executed))
+        for part, start, following in zip(parts, starts[:-1], starts[1:], strict=True)
+    ]
+
+
+def _covered(entries: list[_Entry]) -> int:
+    """Operations between the first and the last time that the branch goes back."""
+    return sum(ends[-1] - ends[0] for ends, _ in entries)
 
 
 def _kinds_of_turns(streams: list[list[Op]], bounds: list[list[int]]) -> list[int]:
@@ -180,9 +220,13 @@ def _settling(streams: list[list[Op]], bounds: list[list[int]], machine: Machine
     return needed
 
 
-def _cut(ops: list[Op], ends: list[int], head: int, tail: int) -> list[Op]:
-    """Only the first `head` and the last `tail` turns, and what stands before and after the loop."""
-    return ops[: ends[head - 1] + 1] + ops[ends[len(ends) - tail] + 1 :]
+def _cut(ops: list[Op], entries: list[list[int]], head: int, tail: int) -> list[Op]:
+    """Only the first `head` and the last `tail` turns of each time in the loop, and what stands before and after."""
+    kept, start = [], 0
+    for ends in entries:
+        kept += ops[start : ends[head - 1] + 1]
+        start = ends[len(ends) - tail] + 1
+    return kept + ops[start:]
 
 
 def steady(short: Timing, middle: Timing, long: Timing) -> bool:
