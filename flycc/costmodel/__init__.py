@@ -9,6 +9,7 @@ Knows the emulator's trace format and nothing else of flycc. docs/costmodel.md d
 """
 
 from flycc.costmodel.device import Floor, predict, timeline
+from flycc.costmodel.loops import loop_turns
 from flycc.costmodel.machine import MI350, Clock, Machine
 from flycc.costmodel.prediction import InstructionCost, Interval, LoopCost, Occupancy, Prediction
 from flycc.costmodel.reuse import Reuse, neighbours
@@ -24,6 +25,7 @@ __all__ = [
     "Occupancy",
     "Prediction",
     "Reuse",
+    "loop_turns",
     "neighbours",
     "predict",
     "timeline",

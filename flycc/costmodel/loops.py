@@ -14,8 +14,9 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from flycc.costmodel.compute_unit import Timing
-from flycc.costmodel.machine import Machine
-from flycc.costmodel.streams import BRANCH, LDS, NEVER, SMEM, VMEM, WAIT, Op, Program
+from flycc.costmodel.machine import MI350, Machine
+from flycc.costmodel.streams import BRANCH, LDS, NEVER, SMEM, VMEM, WAIT, Op, Program, programs
+from flycc.emulator.trace import Trace
 
 _LONGEST_PERIOD = 32  # in turns
 _SETTLE = 4  # turns until the pace is steady, at least
@@ -115,6 +116,18 @@ def shorten(programs: list[Program], machine: Machine, turns: int | None = None)
     short, middle, long = (piece(plan.head + i * plan.step) for i in range(3))
     left = (wanted - plan.kept) / (2 * plan.step)
     return Shortened(short, middle, long, left, alike, traced=wanted == made)
+
+
+def loop_turns(trace: Trace, machine: Machine = MI350) -> int | None:
+    """How often waves go round their longest loop that has no loop inside, each time that they come to it: what the
+    `turns` of a prediction replace. None where there is none, or not all do so equally often."""
+    found = {
+        turned
+        for program in programs(trace, machine, 1)
+        for ops in program.waves
+        for _, turned in _longest_loop(program, ops, innermost=True) or [([], 0)]
+    }
+    return found.pop() or None if len(found) == 1 else None
 
 
 #: A loop each time that a wave comes to it: positions where its branch goes back, and how often that is executed.

@@ -4,31 +4,34 @@
     total(predictions)                           # modelled 12.3 us [11.0, 14.1]
 
 A few workgroups of the compiled binary run on the emulated gfx950 (the first, its neighbours and the last), on operands
-of the full size that are zero, but for the rows of a top-k that are looked at, which are random. A matrix product with
-a long K runs with a shorter one, and the model carries its loop on.
+of the full size that are zero, but for the rows of a top-k that are looked at, which are random, and the offsets of
+groups. A matrix product with a long K runs with a shorter one, and the model carries its loop on.
 """
 
 from __future__ import annotations
 
 import math
 import tempfile
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from itertools import pairwise
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from flycc import codegen, emulator
-from flycc.contracts import FlyccError, GemmProblem, Reason, RmsNormProblem, TopkProblem
-from flycc.costmodel import Floor, Interval, Prediction, neighbours, predict
+from flycc.contracts import FlyccError, GemmProblem, GroupedGemmProblem, Reason, RmsNormProblem, TopkProblem
+from flycc.costmodel import Floor, Interval, Prediction, loop_turns, neighbours, predict
 from flycc.emulator.trace import Trace
 from flycc.emulator.trace_recorder import Recorder
-from flycc.kernels import gemm, rms_norm, topk
+from flycc.kernels import gemm, grouped_gemm, rms_norm, topk
 from flycc.kernels.common.spec import KernelSpec, Launch
 
-Problem: TypeAlias = GemmProblem | RmsNormProblem | TopkProblem
-Config: TypeAlias = gemm.GemmConfig | rms_norm.RmsNormConfig | topk.TopkConfig
+Problem: TypeAlias = GemmProblem | GroupedGemmProblem | RmsNormProblem | TopkProblem
+Config: TypeAlias = (
+    gemm.GemmConfig | grouped_gemm.GroupedGemmConfig | rms_norm.RmsNormConfig | topk.TopkConfig
+)
 
 _BYTES = {"bf16": 2, "f16": 2, "f32": 4, "i32": 4, "none": 0}
 #: Turns of a product's main loop that are emulated: the model needs 15 to see its pace, and some to spare.
@@ -46,7 +49,7 @@ _LARGE_BYTES = 1 << 28
 @dataclass(frozen=True, slots=True)
 class Step:
     """One launch of a kernel. `buffers` are the bytes behind each pointer (0: null), `filled` the name, element type
-    and row size of the one that holds random values."""
+    and row size of the one that holds random values, `contents` the values of others that are not zero."""
 
     spec: KernelSpec
     launch: Launch
@@ -55,14 +58,26 @@ class Step:
     filled: tuple[str, str, int] | None = None
     #: What the counters of a product's tiles hold for a traced workgroup to be the last one to come.
     arrived: int = 0
+    contents: Mapping[str, np.ndarray] = field(default_factory=dict)
 
 
-def model(problem: Problem, config: Config, *, floor: Floor = "graph") -> list[Prediction]:
+def model(
+    problem: Problem, config: Config, *, floor: Floor = "graph", offsets: Sequence[int] | None = None
+) -> list[Prediction]:
     """The modelled launches that compute `problem` under `config`, in order.
 
-    Raises ValueError if `config` does not compute `problem` or a size is not known, and `FlyccError` if the kernel
-    cannot be compiled, or runs for longer than can be modelled.
+    `offsets` are where the groups of a grouped product end; by default they are equal, to one.
+
+    Raises ValueError if `config` does not compute `problem`, a size is not known or `offsets` do not apply, and
+    `FlyccError` if the kernel cannot be compiled, or runs for longer than can be modelled.
     """
+    if isinstance(problem, GroupedGemmProblem):
+        ends = equal_groups(problem) if offsets is None else tuple(offsets)
+        return [_grouped_product(problem, config, ends, floor)]
+    if offsets is not None:
+        raise ValueError(
+            f"offsets: got {list(offsets)}, but {problem} has no groups that share out a dimension"
+        )
     return list(_modelled(problem, config, floor))
 
 
@@ -145,9 +160,47 @@ def _product_trace(problem: GemmProblem, config: Any) -> Trace:
 @lru_cache(maxsize=1024)
 def _turns(problem: GemmProblem, config: Any) -> int | None:
     """Turns of the main loop, if that covers all but `_APART` steps along K."""
-    turns = max(round(loop.iterations) for loop in predict(_product_trace(problem, config)).by_loop)
     steps = math.ceil(problem.k / (config.step_k * config.splits))  # type: ignore[operator]
-    return turns if abs(turns - steps) <= _APART else None
+    return _of_steps(_product_trace(problem, config), steps)
+
+
+def _of_steps(trace: Trace, steps: int) -> int | None:
+    """Turns of the trace's main loop, if they are all but `_APART` of so many steps."""
+    turns = loop_turns(trace)
+    return turns if turns is not None and abs(turns - steps) <= _APART else None
+
+
+def equal_groups(problem: GroupedGemmProblem) -> tuple[int, ...]:
+    """Where groups that are equal, to one, end. Raises ValueError for sizes that are not known."""
+    size, groups = getattr(problem, problem.ragged), problem.groups
+    if not isinstance(size, int) or not isinstance(groups, int):
+        raise ValueError(f"every size must be known, got {problem}")
+    return tuple(size * (group + 1) // groups for group in range(groups))
+
+
+@lru_cache(maxsize=4096)
+def _grouped_product(
+    problem: GroupedGemmProblem, config: Any, offsets: tuple[int, ...], floor: Floor
+) -> Prediction:
+    total = getattr(problem, problem.ragged)
+    if len(offsets) != problem.groups or not all(0 <= a <= b <= total for a, b in pairwise((0, *offsets))):
+        sentence = f"{problem.groups} are needed, in rising order, of 0 to {total}"
+        raise ValueError(f"offsets: got {list(offsets)}; {sentence}")
+    step = config.tile.step_k
+    sums = [b - a for a, b in pairwise((0, *offsets))] if problem.ragged == "k" else [problem.k]
+    left_out = max(0, math.ceil(min(sums) / step) - _TURNS) if len(set(sums)) == 1 else 0  # type: ignore[type-var]
+    if left_out:
+        less = left_out * step
+        if problem.ragged == "k":
+            ends = tuple(end - less * (group + 1) for group, end in enumerate(offsets))
+            short = replace(problem, k=total - less * len(offsets))
+        else:
+            ends, short = offsets, replace(problem, k=problem.k - less)  # type: ignore[operator]
+        trace = _trace(_grouped(short, config, ends))
+        if (turns := _of_steps(trace, math.ceil(sums[0] / step) - left_out)) is not None:  # type: ignore[operator]
+            return predict(trace, turns=turns + left_out, floor=floor)
+    # Groups that share out K differ in turns: there is nothing to go by but the whole.
+    return predict(_trace(_grouped(problem, config, offsets)), floor=floor)
 
 
 def _moved(trace: Trace, grid: tuple[int, int, int]) -> Trace:
@@ -202,6 +255,40 @@ def _gemm(problem: Any, config: Any) -> Step:
     return Step(kernel, geometry, matrices, {**numbers, **sizes}, arrived=gemm.others_arrived(shares.parts))
 
 
+def _grouped(problem: Any, config: Any, offsets: tuple[int, ...]) -> Step:
+    geometry = grouped_gemm.launch(problem, config)
+    groups, ragged, element = problem.groups, problem.ragged, _BYTES[problem.dtype]
+    sizes = {name: getattr(problem, name) for name in ("m", "n", "k")}
+    m, n, k = sizes.values()
+    row_a, column_a = (1, m) if problem.trans_a else (k, 1)
+    row_b, column_b = (1, k) if problem.trans_b else (n, 1)
+    buffers = {
+        "a": m * k * element * (groups if ragged == "n" else 1),
+        "b": n * k * element * (groups if ragged == "m" else 1),
+        "out": m * n * element * (groups if ragged == "k" else 1),
+        "bias": groups * n * element * problem.bias,
+        "offsets": 4 * groups,
+    }
+    numbers = {
+        "group_a": m * k if ragged == "n" else 0,
+        "group_b": n * k if ragged == "m" else 0,
+        "group_out": m * n if ragged == "k" else 0,
+        "group_bias": n * problem.bias,
+        "ragged_a": {"m": row_a, "n": 0, "k": column_a}[ragged],
+        "ragged_b": {"m": 0, "n": column_b, "k": row_b}[ragged],
+        "ragged_out": {"m": n, "n": 1, "k": 0}[ragged],
+        "ld_a": max(row_a, column_a),
+        "ld_b": max(row_b, column_b),
+        "ld_out": n,
+        "bias_n": int(problem.bias),
+        "groups": groups,
+        "workgroups": geometry.grid[0],
+    }
+    ends = {"offsets": np.array(offsets, np.int32)}
+    spec = grouped_gemm.kernel(problem, config)
+    return Step(spec, geometry, buffers, numbers | sizes, contents=ends)
+
+
 def _norm(problem: Any, config: Any) -> list[Step]:
     rows, columns = problem.rows, problem.columns
     size = rows * columns * _BYTES[problem.dtype]
@@ -248,7 +335,7 @@ def _trace(step: Step) -> Trace:
     compiled = codegen.compile_kernel(step.spec)
     kernel = emulator.load(compiled.elf).kernels[compiled.symbol]
     memory, recorder = emulator.Memory(), Recorder()
-    arrays = {name: _zeros(size) for name, size in step.buffers.items() if size}
+    arrays = {name: _zeros(size) for name, size in step.buffers.items() if size} | dict(step.contents)
     if step.filled:
         name, dtype, row = step.filled
         _fill(arrays[name], dtype, row)

@@ -32,11 +32,11 @@ def share_of(
     workgroup: fx.Int32, m: fx.Int32, n: fx.Int32, config: GemmConfig, parts: fx.Int32, whole: fx.Int32
 ) -> Share:
     """The first `whole` tiles (a multiple of `XCDS`) are computed as they are, the others in `parts` parts each."""
-    tiles = fx.Int32(_tiles(m, config.tile_m) * _tiles(n, config.tile_n))
+    tiles = tiles_of(m, n, config)
     rest = tiles - whole
     split = workgroup >= whole
     first = split.select(whole, fx.Int32(0))
-    number = fx.Int32(_on_xcd(workgroup - first, split.select(rest * parts, whole)))
+    number = fx.Int32(on_xcd(workgroup - first, split.select(rest * parts, whole)))
     divisor = split.select(rest, fx.max(whole, fx.Int32(1)))
     part = fx.Uint32(number) // fx.Uint32(divisor)
     tile = first + fx.Int32(fx.Uint32(number) % fx.Uint32(divisor))
@@ -45,8 +45,12 @@ def share_of(
 
 def tile_of(workgroup: fx.Int32, m: fx.Int32, n: fx.Int32, config: GemmConfig) -> tuple[fx.Int32, fx.Int32]:
     """The tile (along M, along N) of a workgroup out of as many as there are tiles; each is taken once."""
-    count = _tiles(m, config.tile_m) * _tiles(n, config.tile_n)
-    return place_of(fx.Int32(_on_xcd(workgroup, count)), m, n, config)
+    return place_of(fx.Int32(on_xcd(workgroup, tiles_of(m, n, config))), m, n, config)
+
+
+def tiles_of(m: fx.Int32, n: fx.Int32, config: GemmConfig) -> fx.Int32:
+    """The tiles that cover `m` x `n` results."""
+    return fx.Int32(_tiles(m, config.tile_m) * _tiles(n, config.tile_n))
 
 
 def place_of(tile: fx.Int32, m: fx.Int32, n: fx.Int32, config: GemmConfig) -> tuple[fx.Int32, fx.Int32]:
@@ -58,7 +62,7 @@ def place_of(tile: fx.Int32, m: fx.Int32, n: fx.Int32, config: GemmConfig) -> tu
     return fx.Int32(band * BAND + inside % height), fx.Int32(inside // height)
 
 
-def _on_xcd(workgroup: fx.Int32, count: fx.Int32) -> fx.Uint32:
+def on_xcd(workgroup: fx.Int32, count: fx.Int32) -> fx.Uint32:
     """A number for each of `count` workgroups, such that those of an XCD have consecutive ones."""
     number = fx.Uint32(workgroup)
     each, more = fx.Uint32(count) // XCDS, fx.Uint32(count) % XCDS

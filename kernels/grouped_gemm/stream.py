@@ -16,6 +16,7 @@ from flydsl.expr.typing import T
 from flycc.kernels.common.buffers import bounded, checked
 from flycc.kernels.common.wave import ones, uniform, wave_scan
 from flycc.kernels.gemm.config import GemmConfig
+from flycc.kernels.gemm.order import place_of, tiles_of
 
 
 @dataclass(frozen=True)
@@ -55,8 +56,8 @@ def look_at(
     buffer = bounded(offsets)
     start = _within(_offset(buffer, number - 1, exists & (number > 0)), total)
     size = fx.max(_within(_offset(buffer, number, exists), total) - start, fx.Int32(0))
-    columns = _tiles(size if ragged == "n" else shape.n, config.tile_n)
-    tiles = exists.select(_rows(size, ragged, shape, config) * columns, fx.Int32(0))
+    m, n = (size if ragged == name else getattr(shape, name) for name in ("m", "n"))
+    tiles = exists.select(tiles_of(m, n, config), fx.Int32(0))
     return Groups(first, start, size, wave_scan(tiles, lane))
 
 
@@ -66,16 +67,14 @@ def total_tiles(groups: Groups) -> fx.Int32:
 
 
 def find(groups: Groups, tile: fx.Int32, ragged: str, shape: Any, config: GemmConfig) -> GroupTile:
-    """The tile at place `tile` of the stream of these 64 groups. Tiles of a group go down M first."""
+    """The tile at place `tile` of the stream of these 64 groups; a group has its tiles in bands, as a product has."""
     owner = uniform(ones(rocdl.ballot(T.i64, (groups.end <= tile).ir_value())))
     start, size = _of_lane(groups.start, owner), _of_lane(groups.size, owner)
     before = _of_lane(groups.end, fx.max(owner - 1, fx.Int32(0)))
     inside = tile - (owner > 0).select(before, fx.Int32(0))
-    rows = _rows(size, ragged, shape, config)
-    column = fx.Int32(fx.Uint32(inside) // fx.Uint32(rows))
-    return GroupTile(
-        groups.first + owner, start, size, (inside - column * rows) * config.tile_m, column * config.tile_n
-    )
+    m, n = (size if ragged == name else getattr(shape, name) for name in ("m", "n"))
+    row, column = place_of(inside, m, n, config)
+    return GroupTile(groups.first + owner, start, size, row * config.tile_m, column * config.tile_n)
 
 
 def _offset(buffer: Any, number: fx.Int32, exists: Any) -> fx.Int32:
@@ -84,15 +83,6 @@ def _offset(buffer: Any, number: fx.Int32, exists: Any) -> fx.Int32:
 
 def _within(offset: fx.Int32, total: fx.Int32) -> fx.Int32:
     return fx.max(fx.min(offset, total), fx.Int32(0))
-
-
-def _rows(size: fx.Int32, ragged: str, shape: Any, config: GemmConfig) -> fx.Int32:
-    """Tiles along M of a group of `size`."""
-    return _tiles(size if ragged == "m" else shape.m, config.tile_m)
-
-
-def _tiles(size: fx.Int32, tile: int) -> fx.Int32:
-    return fx.Int32(fx.Uint32(size + (tile - 1)) // tile)
 
 
 def _of_lane(value: fx.Int32, lane: fx.Int32) -> fx.Int32:
