@@ -15,7 +15,7 @@ from torch.fx import GraphModule
 from flycc import frontend, tuning
 from flycc.contracts import FlyccError, Problem, Reason
 from flycc.options import Options
-from flycc.record import add_graph, phase
+from flycc.record import add_graph, add_notes, phase
 from flycc.runtime import ops, refusals
 
 # From here on every launch of this process asks the tuning tables, whoever compiled it.
@@ -42,6 +42,8 @@ def flycc_backend(
         mode: only None and "default" are accepted.
     """
     chosen = Options.parse(options, mode)
+    with phase("roll up expert loops"):
+        add_notes(frontend.roll_up_expert_loops(gm))
     with phase("keep composites whole"):
         whole = frontend.keep_whole(gm)
     compilers = {

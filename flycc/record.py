@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import defaultdict
-from collections.abc import Iterator
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch._dynamo.callback import callback_handler
+from torch._dynamo.utils import counters
 
 from flycc.contracts import Reason
 from flycc.frontend.report import Report
@@ -41,12 +42,15 @@ class Record:
     """All graphs compiled, and all launches refused, while it was collecting.
 
     `phase_seconds` is wall time by phase of our own pipeline; `compile_seconds` is the whole of compilation, with
-    Dynamo's and AOTAutograd's share. `device` is the name of the device that CPU tensors' kernels run on.
+    Dynamo's and AOTAutograd's share. `notes` counts what kept code from larger graphs or better ops: Dynamo's graph
+    breaks, and loops over experts that stay loops. `device` is the name of the device that CPU tensors' kernels run
+    on.
     """
 
     device: str
     graphs: list[Graph] = field(default_factory=list)
     launch_refusals: dict[Reason, int] = field(default_factory=dict)
+    notes: dict[Reason, int] = field(default_factory=dict)
     phase_seconds: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     compile_seconds: float = 0.0
 
@@ -76,13 +80,23 @@ class Record:
         return {
             "graphs": [graph.to_json() for graph in self.graphs],
             "families": self.families(),
-            "launch_refusals": [
-                {"code": reason.code, "sentence": reason.sentence, "count": count}
-                for reason, count in self.launch_refusals.items()
-            ],
+            "launch_refusals": _counted(self.launch_refusals),
+            "notes": _counted(self.notes),
             "phase_s": dict(self.phase_seconds),
             "compile_s": self.compile_seconds,
         }
+
+
+def _counted(reasons: dict[Reason, int]) -> list[dict[str, Any]]:
+    return [
+        {"code": reason.code, "sentence": reason.sentence, "count": count}
+        for reason, count in reasons.items()
+    ]
+
+
+def _graph_breaks() -> Counter[str]:
+    """What Dynamo counted so far: its explanations of graph breaks and of frames that it left to Python."""
+    return Counter(counters["unimplemented"]) | Counter(counters["graph_break"])
 
 
 @contextmanager
@@ -90,6 +104,7 @@ def collect() -> Iterator[Record]:
     """Record what every `flycc` compilation and launch in this process does while the block runs."""
     record = Record(device=device_for(torch.device("cpu")).name)
     started = 0.0
+    breaks_before = _graph_breaks()
 
     def on_start(_: Any) -> None:
         nonlocal started
@@ -111,6 +126,11 @@ def collect() -> Iterator[Record]:
     finally:
         with _lock:
             _active.remove(record)
+        for explanation, count in (_graph_breaks() - breaks_before).items():
+            reason = Reason(
+                "dynamo.graph-break", " ".join(explanation.partition("For more details")[0].split())
+            )
+            record.notes[reason] = record.notes.get(reason, 0) + count
         # `torch._dynamo.reset()` inside the block has removed them already.
         if on_start in callback_handler.start_callbacks:
             callback_handler.remove_start_callback(on_start)
@@ -123,6 +143,14 @@ def add_graph(kind: str, report: Report) -> None:
     with _lock:
         for record in _active:
             record.graphs.append(Graph(kind, report))
+
+
+def add_notes(reasons: Iterable[Reason]) -> None:
+    """Hand what was noticed about one Dynamo graph to whoever collects."""
+    with _lock:
+        for record in _active:
+            for reason in reasons:
+                record.notes[reason] = record.notes.get(reason, 0) + 1
 
 
 @contextmanager

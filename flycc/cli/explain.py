@@ -147,3 +147,5 @@ def show(record: Any) -> None:
         console.print()
     for reason, count in record.launch_refusals.items():
         console.print(f"{count} launches left to PyTorch: {reason}")
+    for reason, count in record.notes.items():
+        console.print(f"note, {count} times: {reason}")

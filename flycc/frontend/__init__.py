@@ -1,6 +1,7 @@
 """FX in, FX out. The only room that knows FX and the torch-mlir importer."""
 
 from flycc.frontend.compile import compile_graph
+from flycc.frontend.expert_loops import roll_up_expert_loops
 from flycc.frontend.inductor import compile_with_inductor
 from flycc.frontend.keep_whole import keep_whole
 from flycc.frontend.report import Candidate, Report
@@ -11,4 +12,5 @@ __all__ = [
     "compile_graph",
     "compile_with_inductor",
     "keep_whole",
+    "roll_up_expert_loops",
 ]

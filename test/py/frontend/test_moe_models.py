@@ -5,9 +5,9 @@ to bfloat16 at the same places, but for flycc's fused norms that round less ofte
 sums; so eager's error is one draw of what those roundings do to a result, and flycc's another. It may be twice as
 large, and 2**-6 of the largest value (8 roundings) more, for draws in which eager's happen to cancel.
 
-An expert that another rounding would choose changes the result by more than any rounding. So inputs are drawn until the
-float64 model chooses every expert by more than `CLEAR` of the largest router logit: 32 roundings in a row that all err
-to the same side do not change that choice.
+An expert that another rounding would choose changes the result by more than any rounding. So tokens are drawn for which
+the float64 model chooses every expert by more than `CLEAR` of the token's largest router logit: 32 roundings in a row
+that all err to the same side do not change that choice.
 """
 
 from __future__ import annotations
@@ -85,19 +85,25 @@ class Models:
         self.compiled = torch.compile(self.eager, backend="flycc", options=STRICT)
 
     def clear_tokens(self, length: int) -> Tensor:
-        """Tokens [1, `length`] whose experts are chosen clearly."""
-        for _ in range(1000):
-            tokens = torch.randint(64, (1, length))
-            with torch.no_grad():
-                routers = self.exact(tokens, output_router_logits=True).router_logits
-            if all(map(_is_clear, routers)):
-                return tokens
-        raise AssertionError("no clear tokens found")
+        """Tokens [1, `length`] whose experts are chosen clearly; a token's depend on those before it alone."""
+        tokens = torch.empty(1, 0, dtype=torch.int64)
+        while tokens.shape[1] < length:
+            for token in torch.randperm(64):
+                longer = torch.cat([tokens, token.view(1, 1)], 1)
+                with torch.no_grad():
+                    routers = self.exact(longer, output_router_logits=True, use_cache=False).router_logits
+                if all(_is_clear(router.view(-1, router.shape[-1])[-1]) for router in routers):
+                    tokens = longer
+                    break
+            else:
+                raise AssertionError(f"no token after {tokens.tolist()} makes clear choices")
+        return tokens
 
 
 def _is_clear(router: Tensor) -> bool:
+    """Whether the logits [experts] of a token's router leave no doubt."""
     best = router.sort(-1, descending=True).values
-    return bool((best[:, CHOSEN - 1] - best[:, CHOSEN] > CLEAR * router.abs().max()).all())
+    return bool(best[CHOSEN - 1] - best[CHOSEN] > CLEAR * router.abs().max())
 
 
 def assert_as_close_as_eager(errors: dict[str, float], what: str) -> None:
