@@ -7,7 +7,7 @@ from typing import Any
 
 from flycc.contracts import GemmProblem
 from flycc.kernels.common.spec import KernelSpec, Launch
-from flycc.kernels.gemm.config import GemmConfig, Shares, candidates, choose, others_arrived
+from flycc.kernels.gemm.config import GemmConfig, Shares, candidates, choose, others_arrived, product_columns
 from flycc.kernels.gemm.kernarg import ABSENT, KERNARG
 from flycc.kernels.gemm.variant import GemmVariant
 
@@ -21,6 +21,7 @@ __all__ = [
     "kernel",
     "launch",
     "others_arrived",
+    "product_columns",
     "shares",
 ]
 
@@ -70,7 +71,7 @@ def kernel(problem: GemmProblem, config: GemmConfig) -> KernelSpec:
 def launch(problem: GemmProblem, config: GemmConfig) -> Launch:
     """Launch geometry for `problem`, whose sizes must all be known."""
     _require_valid(problem, config)
-    sizes = (problem.m, problem.n, problem.k, problem.batch)
+    sizes = (problem.m, product_columns(problem), problem.k, problem.batch)
     m, n, _, batch = (size if isinstance(size, int) else 0 for size in sizes)
     if not all(isinstance(size, int) for size in sizes):
         raise ValueError(f"launch: every size must be known, got {problem}")
@@ -85,7 +86,7 @@ def launch(problem: GemmProblem, config: GemmConfig) -> Launch:
 
 def shares(problem: GemmProblem, config: GemmConfig) -> Shares:
     """How workgroups share K, for `problem`, whose sizes must all be known: of a configuration with `split`."""
-    return config.shares(problem.m, problem.n, problem.k, problem.batch)  # type: ignore[arg-type]
+    return config.shares(problem.m, product_columns(problem), problem.k, problem.batch)  # type: ignore[arg-type]
 
 
 def _require_valid(problem: GemmProblem, config: GemmConfig) -> None:

@@ -5,8 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import get_args
 
-from flycc.contracts import Epilogue, GemmProblem, Reason
+from flycc.contracts import GemmProblem, Reason
+from flycc.contracts.gemm import Activation
+from flycc.contracts.sizes import Size
 from flycc.kernels.common.machine import (
     ACCESS_BYTES,
     COMPUTE_UNITS,
@@ -39,6 +42,17 @@ MAX_SPLITS = 256
 MAX_LOADS = 63
 
 DTYPES = ("bf16", "f16")
+OUT_BYTES = {"bf16": 2, "f16": 2, "f32": 4}
+
+
+def out_bytes(problem: GemmProblem) -> int:
+    """Bytes of a result."""
+    return OUT_BYTES[problem.epilogue.out_dtype or problem.dtype]
+
+
+def product_columns(problem: GemmProblem) -> Size:
+    """Columns of products that a problem takes: N, or twice as many where each result is made of two."""
+    return problem.n * 2 if problem.epilogue.gated and isinstance(problem.n, int) else problem.n
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +151,7 @@ class GemmConfig:
         return (
             _check_problem(problem)
             or self._check_tiling()
+            or (self._check_gated(problem) if problem.epilogue.gated else None)
             or self._check_sizes(problem)
             or (self._check_ring(problem) if self.ring else None)
         )
@@ -161,6 +176,23 @@ class GemmConfig:
                     f"{name} is contiguous along its tile's {rows} rows: configuration {self} takes multiples"
                 )
                 return Reason("gemm.layout", f"{sentence} of {RING_ROWS}")
+        return None
+
+    def _check_gated(self, problem: GemmProblem) -> Reason | None:
+        def bad(sentence: str) -> Reason:
+            return Reason("gemm.gated", f"{self}: {sentence}")
+
+        half = self.tile_n // 2
+        if self.tile_n // self.waves_n % (2 * MFMA_MN):
+            return bad(f"a gated product takes blocks of {MFMA_MN} columns in pairs, those of a wave too")
+        if self.ring:
+            if half * self.tile_k // FRAGMENT % self.threads:
+                return bad(f"{half} x tile_k do not divide into 16-byte chunks for {self.threads} threads")
+            if not problem.trans_b and half % RING_ROWS:
+                sentence = f"b is contiguous along its tile's {half} rows: multiples of {RING_ROWS} are taken"
+                return bad(sentence)
+        elif self.staged and (self.threads % half or half * self.tile_k // FRAGMENT % self.threads):
+            return bad(f"{half} x tile_k do not divide into 16-byte chunks for {self.threads} threads")
         return None
 
     def _check_tiling(self) -> Reason | None:
@@ -207,22 +239,23 @@ class GemmConfig:
     def _check_sizes(self, problem: GemmProblem) -> Reason | None:
         limits = (
             ("m", problem.m, MAX_WORK_ITEMS // self.threads * self.tile_m),
-            ("n", problem.n, MAX_GRID_YZ * self.tile_n),
+            ("n", problem.n, MAX_GRID_YZ * self.tile_n // (1 + problem.epilogue.gated)),
             ("batch", problem.batch, MAX_GRID_YZ),
             ("k", problem.k, MAX_K),
         )
         for name, size, most in limits:
             if isinstance(size, int) and not 1 <= size <= most:
                 return Reason("gemm.size", f"{name} = {size}: configuration {self} takes 1 to {most}")
-        if (self.ring or self.split) and isinstance(problem.m, int) and isinstance(problem.n, int):
-            tiles, most = self.tiles(problem.m, problem.n), MAX_WORK_ITEMS // self.threads // self.splits
+        columns = product_columns(problem)
+        if (self.ring or self.split) and isinstance(problem.m, int) and isinstance(columns, int):
+            tiles, most = self.tiles(problem.m, columns), MAX_WORK_ITEMS // self.threads // self.splits
             if tiles[0] * tiles[1] > most:
                 sentence = f"{tiles[0]} x {tiles[1]} tiles: configuration {self} takes {most} in all"
                 return Reason("gemm.size", sentence)
         return None
 
     def tiles(self, m: int, n: int) -> tuple[int, int]:
-        """Tiles that cover `m` x `n` results."""
+        """Tiles that cover `m` x `n` products (see `product_columns`)."""
         return -(-m // self.tile_m), -(-n // self.tile_n)
 
     def shares(self, m: int, n: int, k: int, batch: int) -> Shares:
@@ -297,15 +330,29 @@ def _check_problem(problem: GemmProblem) -> Reason | None:
     for name in ("align_a", "align_b", "align_out"):
         if getattr(problem, name) not in (2, 4, 8, 16):
             return Reason("gemm.align", f"{name} = {getattr(problem, name)}: must be 2, 4, 8 or 16 bytes")
-    if problem.epilogue != Epilogue():
-        return Reason("gemm.epilogue", f"the epilogue {problem.epilogue}: the kernel has none")
+    for name in ("align_bias", "align_residual"):
+        if getattr(problem, name) not in (2, 4, 8, 16):
+            return Reason("gemm.align", f"{name} = {getattr(problem, name)}: must be 2, 4, 8 or 16 bytes")
+    return _check_epilogue(problem)
+
+
+def _check_epilogue(problem: GemmProblem) -> Reason | None:
+    epilogue = problem.epilogue
+    if epilogue.out_dtype not in (None, *OUT_BYTES):
+        return Reason("gemm.epilogue", f"results of {epilogue.out_dtype}: {', '.join(OUT_BYTES)} are taken")
+    if epilogue.activation not in get_args(Activation):
+        accepted = ", ".join(get_args(Activation))
+        return Reason("gemm.epilogue", f"activation {epilogue.activation!r}: {accepted} are taken")
+    if epilogue.gated and (problem.bias or epilogue.preactivation):
+        return Reason("gemm.epilogue", "a gated product has neither a bias nor a pre-activation")
     return None
 
 
 def candidates(problem: GemmProblem) -> tuple[GemmConfig, ...]:
     """Every shipped configuration that computes `problem`, the likeliest first."""
     rows = problem.m if isinstance(problem.m, int) else 64
-    columns = problem.n if isinstance(problem.n, int) else 64
+    products = product_columns(problem)
+    columns = products if isinstance(products, int) else 64
     if rows <= 16:
         exact = [c for c in _DECODE if isinstance(problem.k, int) and problem.k % c.step_k == 0]
         order = (*exact, *(c for c in _DECODE if c not in exact), _SMALL, _LARGE)

@@ -5,12 +5,15 @@ A *fragment* is what a lane feeds to one MFMA: 8 elements, consecutive along K, 
 
 - the operand is contiguous along K: one row, loaded as 16 bytes or as narrower pieces;
 - it is contiguous along its rows: 8 loads of `width` neighbouring rows, transposed in registers.
+
+A gated product has a second B. The two are one operand of twice as many rows: of a tile's blocks of 16 rows number 2 i
+is the first B's block i, number 2 i + 1 the second's; in LDS all of the first come before those of the second.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import flydsl.expr as fx
@@ -55,6 +58,20 @@ class Operand:
     rows_left: fx.Int32  # rows of the operand from the tile's first row on
     along_k: bool  # contiguous along K, else along its rows
     vector: int  # elements of a load that are known to be aligned and inside or outside together
+    second: fx.Pointer | None = None  # the same of the second B, if there is one
+
+    @property
+    def pointers(self) -> tuple[fx.Pointer, ...]:
+        return (self.pointer,) if self.second is None else (self.pointer, self.second)
+
+    @property
+    def halves(self) -> int:
+        """Operands that this one is made of, which share out a tile's rows."""
+        return len(self.pointers)
+
+    def block_rows(self, rows: int, blocks: int) -> list[int]:
+        """Where `blocks` MFMA blocks begin in a tile of `rows` in LDS, relative to the first one's row of its half."""
+        return [i // self.halves * MFMA_MN + i % self.halves * (rows // self.halves) for i in range(blocks)]
 
     def group(self, row: fx.Int32, k: fx.Int32, k_static: int, width: int) -> Group:
         place = row * self.leading + k if self.along_k else k * self.leading + row
@@ -86,10 +103,11 @@ def load_group(operand: Operand, group: Group, buffer: Any, k_left: fx.Int32 | N
 def load(
     operand: Operand, groups: Sequence[Group], position: fx.Int64, k_left: fx.Int32 | None = None
 ) -> list[list[Fragment]]:
-    """The fragments of `groups` for the step that starts at element `position` of K."""
+    """The fragments of `groups`, as many of each half, for the step that starts at element `position` of K."""
     stride = fx.Int64(1) if operand.along_k else fx.Int64(operand.leading)
-    buffer = bounded(operand.pointer + position * stride)
-    return [load_group(operand, group, buffer, k_left) for group in groups]
+    buffers = [bounded(pointer + position * stride) for pointer in operand.pointers]
+    of_half = len(groups) // operand.halves
+    return [load_group(operand, group, buffers[i // of_half], k_left) for i, group in enumerate(groups)]
 
 
 def multiply(
@@ -109,7 +127,7 @@ def direct_width(operand: Operand, blocks: int) -> int:
     if operand.along_k:
         return 1
     width = operand.vector
-    while blocks % width:
+    while blocks // operand.halves % width:
         width //= 2
     return width
 
@@ -117,19 +135,29 @@ def direct_width(operand: Operand, blocks: int) -> int:
 def direct_groups(
     operand: Operand, lane: Lane, first_row: fx.Int32, blocks: int, tile_k: int
 ) -> list[list[Group]]:
-    """Per 32 elements of K: the groups that cover `blocks` MFMA blocks.
+    """Per 32 elements of K: the groups that cover `blocks` MFMA blocks, those of the second half last.
 
-    Block `c * width + i` holds the rows `16 * width * c + width * r + i`, for the MFMA row r.
+    In each half block `c * width + i` holds the rows `16 * width * c + width * r + i`, for the MFMA row r.
     """
     width = direct_width(operand, blocks)
-    rows = [first_row + c * MFMA_MN * width + lane.row * width for c in range(blocks // width)]
+    count = blocks // operand.halves // width
+    rows = [first_row // operand.halves + c * MFMA_MN * width + lane.row * width for c in range(count)]
     steps = range(0, tile_k, MFMA_K)
-    first = [operand.group(row, lane.group * FRAGMENT, 0, width) for row in rows]
+    first = [operand.group(row, lane.group * FRAGMENT, 0, width) for row in rows] * operand.halves
     return [[Group(g.row, g.k, step, width, g.offset) for g in first] for step in steps]
 
 
 def staging_groups(operand: Operand, lane: Lane, rows: int, tile_k: int, threads: int) -> list[Group]:
-    """This thread's share of a `rows` x `tile_k` tile on its way to LDS."""
+    """This thread's share of a `rows` x `tile_k` tile on its way to LDS, those of the second half last."""
+    of_half = _staging_groups(operand, lane, rows // operand.halves, tile_k, threads)
+    return [
+        replace(group, row=group.row + half * (rows // operand.halves))
+        for half in range(operand.halves)
+        for group in of_half
+    ]
+
+
+def _staging_groups(operand: Operand, lane: Lane, rows: int, tile_k: int, threads: int) -> list[Group]:
     chunks = tile_k // FRAGMENT
     if operand.along_k:
         k = lane.thread % chunks * FRAGMENT

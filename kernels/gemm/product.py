@@ -10,7 +10,7 @@ the last, partial step.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import flydsl.compiler as flyc
@@ -62,6 +62,7 @@ class Place:
 class Tile:
     """An operand's tile in LDS: [2 buffers][rows][row_stride] 16-bit elements."""
 
+    operand: Operand
     pointer: fx.Pointer
     rows: int
     row_stride: int
@@ -78,9 +79,11 @@ def write_tile(
             fx.ptr_store(fragment.ir_value(), tile.place(buffer, group.row + i, group.k))
 
 
-def read_tile(tile: Tile, buffer: fx.Int32, row: fx.Int32, k: fx.Int32) -> Fragment:
+def read_tile(tile: Tile, buffer: fx.Int32, row: fx.Int32, k: fx.Int32, blocks: int) -> list[Fragment]:
+    """The fragments of `blocks` MFMA blocks, of which the first has this lane's at `row`."""
     kind = fx.Vector.make_type(FRAGMENT, fx.Int16)
-    return fx.Vector(fx.ptr_load(tile.place(buffer, row, k), result_type=kind))
+    rows = [row + more for more in tile.operand.block_rows(tile.rows, blocks)]
+    return [fx.Vector(fx.ptr_load(tile.place(buffer, row, k), result_type=kind)) for row in rows]
 
 
 def direct_step(
@@ -98,7 +101,7 @@ def direct_step(
     loaded_b = [load(b, groups, position, k_left) for groups in slices_b]
     rocdl.sched_barrier(0)  # all loads in flight before the first wait
     for fragments_a, fragments_b in zip(loaded_a, loaded_b, strict=True):
-        acc = multiply(element, _flat(fragments_a), _flat(fragments_b), acc)
+        acc = multiply(element, _blocks(fragments_a, a.halves), _blocks(fragments_b, b.halves), acc)
     return acc
 
 
@@ -117,14 +120,17 @@ def staged_step(
     blocks_m, blocks_n = blocks(config)
     for step in range(0, config.tile_k, MFMA_K):
         k = lane.group * FRAGMENT + step
-        fragments_a = [read_tile(a, buffer, first_m + lane.row + i * MFMA_MN, k) for i in range(blocks_m)]
-        fragments_b = [read_tile(b, buffer, first_n + lane.row + i * MFMA_MN, k) for i in range(blocks_n)]
+        fragments_a = read_tile(a, buffer, first_m + lane.row, k, blocks_m)
+        fragments_b = read_tile(b, buffer, first_n // b.operand.halves + lane.row, k, blocks_n)
         acc = multiply(element, fragments_a, fragments_b, acc)
     return acc
 
 
-def _flat(groups: list[list[Fragment]]) -> list[Fragment]:
-    return [fragment for group in groups for fragment in group]
+def _blocks(groups: list[list[Fragment]], halves: int) -> list[Fragment]:
+    """The fragments of an operand's blocks in their order, which takes the halves in turns."""
+    fragments = [fragment for group in groups for fragment in group]
+    of_half = len(fragments) // halves
+    return [fragments[half * of_half + i] for i in range(of_half) for half in range(halves)]
 
 
 def allocate(config: GemmConfig) -> fx.Pointer | None:
@@ -144,16 +150,31 @@ def product(
     k: fx.Int32,
     lds: fx.Pointer | None,
 ) -> list[Chunk]:
-    """The results of the workgroup's tile that a lane is to store. Before LDS is used again all waves must meet."""
+    """The sums of the workgroup's tile of which a lane is to store the results, each with its gate if `b` has a second.
+
+    Before LDS is used again all waves must meet.
+    """
     acc = sums(element, config, place, a, b, k, lds)
     blocks_m, blocks_n = blocks(config)
     width_m = 1 if config.staged else direct_width(a, blocks_m)
     width_n = 1 if config.staged else direct_width(b, blocks_n)
-    chunks = result_chunks(acc, place.lane, place.first_m, place.first_n, blocks_m, width_m, width_n)
+    first_n = place.first_n // b.halves
+    chunks, *gates = (
+        result_chunks(half, place.lane, place.first_m, first_n, blocks_m, width_m, width_n)
+        for half in _halves(acc, blocks_m, b.halves)
+    )
+    if gates:
+        chunks = [replace(chunk, gates=gate.values) for chunk, gate in zip(chunks, *gates, strict=True)]
     if config.waves_k == 1:
         return chunks
     assert lds is not None, "waves that share K add up through LDS"
     return exchange(lds, chunks, config, place.wave_k, place.lane.thread)
+
+
+def _halves(acc: list[fx.Vector], blocks_m: int, halves: int) -> list[list[fx.Vector]]:
+    """acc[n][m] of the blocks along N of each half of B."""
+    rows = [acc[i : i + blocks_m] for i in range(0, len(acc), blocks_m)]
+    return [[block for row in rows[half::halves] for block in row] for half in range(halves)]
 
 
 def blocks(config: GemmConfig) -> tuple[int, int]:
@@ -177,8 +198,8 @@ def sums(element: Any, config: Any, place: Any, a: Any, b: Any, k: Any, lds: Any
             fragments, acc = step_through(element, pipeline, step, fragments, acc)
         pipeline.finish()
     elif fx.const_expr(config.staged):
-        tile_a = Tile(lds, config.tile_m, config.tile_k + LDS_PAD)
-        tile_b = Tile(lds + 2 * tile_a.rows * tile_a.row_stride, config.tile_n, config.tile_k + LDS_PAD)
+        tile_a = Tile(a, lds, config.tile_m, config.tile_k + LDS_PAD)
+        tile_b = Tile(b, lds + 2 * tile_a.rows * tile_a.row_stride, config.tile_n, config.tile_k + LDS_PAD)
         groups_a = staging_groups(a, lane, config.tile_m, config.tile_k, config.threads)
         groups_b = staging_groups(b, lane, config.tile_n, config.tile_k, config.threads)
         if steps > 0:

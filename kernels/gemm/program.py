@@ -8,6 +8,7 @@ import flydsl.compiler as flyc
 import flydsl.expr as fx
 
 from flycc.kernels.common.arguments import numbers
+from flycc.kernels.common.vectors import ELEMENTS
 from flycc.kernels.gemm.kernarg import KERNARG
 from flycc.kernels.gemm.operand import Operand
 from flycc.kernels.gemm.order import place_of, share_of, tile_of
@@ -28,7 +29,11 @@ _POINTERS = sum(kind == "ptr" for _, kind in KERNARG.fields)
 def build(variant: GemmVariant) -> tuple[Any, tuple[Any, ...]]:
     """The host function that launches the kernel of `variant`, and placeholder arguments for it."""
     config = variant.config
-    element = fx.BFloat16 if variant.dtype == "bf16" else fx.Float16
+    epilogue = variant.epilogue
+    element = ELEMENTS[variant.dtype]
+    out_element = ELEMENTS[epilogue.out_dtype or variant.dtype]
+    #: Columns of products that make one of results.
+    halves = 2 if epilogue.gated else 1
 
     @flyc.kernel(name=variant.symbol)
     def gemm(
@@ -48,14 +53,14 @@ def build(variant: GemmVariant) -> tuple[Any, tuple[Any, ...]]:
         tile_m, tile_n = fx.block_idx.x, fx.block_idx.y
         first_k = fx.Int32(0)
         if fx.const_expr(config.split):
-            share = share_of(fx.block_idx.x, m, n, config, shape.parts, shape.whole)
-            tile_m, tile_n = place_of(share.tile, m, n, config)
+            share = share_of(fx.block_idx.x, m, n * halves, config, shape.parts, shape.whole)
+            tile_m, tile_n = place_of(share.tile, m, n * halves, config)
             first_k = share.part * shape.part_k
             k = fx.max((share.parts > 1).select(fx.min(shape.part_k, k - first_k), k), fx.Int32(0))
         elif fx.const_expr(config.ring):
-            tile_m, tile_n = tile_of(fx.block_idx.x, m, n, config)
+            tile_m, tile_n = tile_of(fx.block_idx.x, m, n * halves, config)
         m0 = tile_m * config.tile_m
-        n0 = tile_n * config.tile_n
+        n0 = tile_n * (config.tile_n // halves)
         batch = fx.Int64(fx.block_idx.z)
         row_a = fx.Int64(m0) if variant.trans_a else fx.Int64(m0) * fx.Int64(shape.ld_a)
         row_b = fx.Int64(n0) * fx.Int64(shape.ld_b) if variant.trans_b else fx.Int64(n0)
@@ -65,23 +70,29 @@ def build(variant: GemmVariant) -> tuple[Any, tuple[Any, ...]]:
         operand_a = Operand(
             a + (batch * shape.batch_a + row_a), shape.ld_a, m - m0, not variant.trans_a, variant.vector_a
         )
-        operand_b = Operand(
-            b + (batch * shape.batch_b + row_b), shape.ld_b, n - n0, variant.trans_b, variant.vector_b
-        )
+        place_b = batch * shape.batch_b + row_b
+        second = b2 + place_b if epilogue.gated else None
+        operand_b = Operand(b + place_b, shape.ld_b, n - n0, variant.trans_b, variant.vector_b, second)
 
         chunks = product(element, config, place, operand_a, operand_b, k, allocate(config))
         first_out = batch * shape.batch_out + fx.Int64(m0) * fx.Int64(shape.ld_out) + fx.Int64(n0)
-        bias_place = batch * shape.bias_batch + fx.Int64(m0) * shape.bias_m + fx.Int64(n0) * shape.bias_n
-        bias_strides = fx.Int32(shape.bias_m), fx.Int32(shape.bias_n)
-        addend = Addend(bias + bias_place, *bias_strides, variant.vector_bias, element)
+        first = batch, fx.Int64(m0), fx.Int64(n0)
+        of_bias = shape.bias_batch, shape.bias_m, shape.bias_n
+        of_residual = shape.residual_batch, shape.residual_m, shape.residual_n
         output = Output(
             pointer=out + first_out,
             leading=shape.ld_out,
             rows_left=m - m0,
             columns_left=n - n0,
             vector=variant.vector_out,
-            element=element,
-            bias=addend if variant.bias else None,
+            element=out_element,
+            bias=_addend(bias, first, of_bias, variant.vector_bias, element) if variant.bias else None,
+            epilogue=epilogue,
+            scale=shape.scale,
+            residual=_addend(residual, first, of_residual, variant.vector_residual, element)
+            if epilogue.residual
+            else None,
+            pre=pre + first_out if epilogue.preactivation else None,
         )
         if fx.const_expr(config.split):
             parts = Parts.of(
@@ -112,8 +123,16 @@ def build(variant: GemmVariant) -> tuple[Any, tuple[Any, ...]]:
             grid=(grid_m, grid_n, batches), block=(config.threads, 1, 1), stream=stream
         )
 
-    types = {"partial": fx.Float32, "arrived": fx.Int32}
+    types = {"partial": fx.Float32, "arrived": fx.Int32, "out": out_element, "pre": out_element}
     names = KERNARG.names[:_POINTERS]
     pointers = tuple(flyc.from_c_void_p(types.get(name, element), 0) for name in names)
     grid = (fx.Int32(1), fx.Int32(1), fx.Int32(1))
     return launch, (*pointers, Shape(*[1] * (len(KERNARG.fields) - _POINTERS)), *grid)
+
+
+def _addend(
+    pointer: fx.Pointer, first: tuple[Any, ...], strides: tuple[Any, ...], vector: int, element: Any
+) -> Addend:
+    """What is added to the tile that begins at matrix, row and column `first`; `strides` are those between each."""
+    place = sum((index * stride for index, stride in zip(first, strides, strict=True)), fx.Int64(0))
+    return Addend(pointer + place, fx.Int32(strides[1]), fx.Int32(strides[2]), vector, element)

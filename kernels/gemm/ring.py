@@ -16,7 +16,7 @@ from flydsl.expr import rocdl
 
 from flycc.kernels.common.buffers import bounded, checked
 from flycc.kernels.common.machine import ACCESS_BYTES, WAVE_SIZE
-from flycc.kernels.gemm.config import FRAGMENT, MFMA_K, MFMA_MN, RING_ROWS, GemmConfig
+from flycc.kernels.gemm.config import FRAGMENT, MFMA_K, RING_ROWS, GemmConfig
 from flycc.kernels.gemm.operand import Fragment, Lane, Operand
 
 #: Elements of one pass over all banks of LDS.
@@ -61,13 +61,15 @@ class Ring(ABC):
         """The loads of the tile of `step`; what lies outside the operand or from element `k` of K on is zero."""
         first = step * self.config.tile_k
         stride = fx.Int64(1) if self.operand.along_k else fx.Int64(self.operand.leading)
-        buffer = bounded(self.operand.pointer + fx.Int64(first) * stride)
+        buffers = [bounded(pointer + fx.Int64(first) * stride) for pointer in self.operand.pointers]
+        of_half = self.loads // self.operand.halves
         to = self._tile(step) + self.wave * (WAVE_SIZE * FRAGMENT)
         found = []
         for i in range(self.loads):
-            group = self.operand.group(*self._from(self.lane.thread + i * self.config.threads), 0, 1)
+            number = self.lane.thread + i % of_half * self.config.threads
+            group = self.operand.group(*self._from(number), 0, 1)
             offset = checked(group.k < k - first, group.offset)
-            found.append(Load(buffer, offset, to + i * (self.config.threads * FRAGMENT)))
+            found.append(Load(buffers[i // of_half], offset, to + i * (self.config.threads * FRAGMENT)))
         return found
 
     @abstractmethod
@@ -92,9 +94,10 @@ class RingAlongK(Ring):
 
     def fragments(self, step: fx.Int32, slice_k: int, first_row: fx.Int32, blocks: int) -> list[Fragment]:
         chunk = (self.lane.group + slice_k * (MFMA_K // FRAGMENT)) ^ self._key(self.lane.row)
-        at = self._tile(step) + ((first_row + self.lane.row) * self.config.tile_k + chunk * FRAGMENT)
+        row = first_row // self.operand.halves + self.lane.row
+        at = self._tile(step) + (row * self.config.tile_k + chunk * FRAGMENT)
         kind = fx.Vector.make_type(FRAGMENT, fx.Int16)
-        places = [at + i * (MFMA_MN * self.config.tile_k) for i in range(blocks)]
+        places = [at + more * self.config.tile_k for more in self.operand.block_rows(self.rows, blocks)]
         return [fx.Vector(fx.ptr_load(place, result_type=kind)) for place in places]
 
     def _from(self, number: fx.Int32) -> tuple[fx.Int32, fx.Int32]:
@@ -121,10 +124,11 @@ class RingAlongRows(Ring):
     def fragments(self, step: fx.Int32, slice_k: int, first_row: fx.Int32, blocks: int) -> list[Fragment]:
         lane = self.lane.row
         k = lane // 4 + self.lane.group * FRAGMENT
+        first_row = first_row // self.operand.halves
         tile = self._tile(step) + first_row // RING_ROWS * self._band + k * RING_ROWS
         found = []
-        for i in range(blocks):
-            row = first_row % RING_ROWS + i * MFMA_MN
+        for more in self.operand.block_rows(self.rows, blocks):
+            row = first_row % RING_ROWS + more
             chunk = row % RING_ROWS // FRAGMENT + lane % 4 // 2
             place = (chunk ^ self._key(k)) * FRAGMENT + lane % 2 * 4
             at = tile + (row // RING_ROWS * self._band + place) + slice_k * MFMA_K * RING_ROWS

@@ -165,8 +165,8 @@ def _policy() -> ir.Attribute:
 
 
 def _vectors(chunks: list[Chunk]) -> list[fx.Vector]:
-    """The values of all chunks, four at a time; there are at least as many in each."""
-    values = [value for chunk in chunks for value in chunk.values]
+    """The sums of all chunks, four at a time, of which there is a multiple."""
+    values = [value for chunk in chunks for value in (*chunk.values, *(chunk.gates or ()))]
     return [
         fx.Vector.from_elements(values[i : i + _VECTOR], fx.Float32) for i in range(0, len(values), _VECTOR)
     ]
@@ -175,4 +175,8 @@ def _vectors(chunks: list[Chunk]) -> list[fx.Vector]:
 def _chunks(like: list[Chunk], vectors: list[fx.Vector]) -> list[Chunk]:
     """Those chunks with other values."""
     values = iter(vector[i] for vector in vectors for i in range(_VECTOR))
-    return [replace(chunk, values=[next(values) for _ in chunk.values]) for chunk in like]
+
+    def some(old: list[fx.Float32] | None) -> Any:
+        return None if old is None else [next(values) for _ in old]
+
+    return [replace(chunk, values=some(chunk.values), gates=some(chunk.gates)) for chunk in like]

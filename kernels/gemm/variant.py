@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from flycc.contracts import GemmProblem
+from flycc.contracts import Epilogue, GemmProblem
 from flycc.contracts.sizes import Size
-from flycc.kernels.gemm.config import ELEMENT_BYTES, GemmConfig
+from flycc.kernels.gemm.config import ELEMENT_BYTES, GemmConfig, out_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +26,8 @@ class GemmVariant:
     vector_b: int
     vector_out: int
     vector_bias: int
+    vector_residual: int
+    epilogue: Epilogue
     config: GemmConfig
 
     @classmethod
@@ -37,8 +39,10 @@ class GemmVariant:
             bias=problem.bias,
             vector_a=_vector(problem.align_a, problem.m if problem.trans_a else problem.k),
             vector_b=_vector(problem.align_b, problem.k if problem.trans_b else problem.n),
-            vector_out=_vector(problem.align_out, problem.n),
+            vector_out=_vector(problem.align_out, problem.n, out_bytes(problem)),
             vector_bias=_vector(problem.align_bias, problem.n) if problem.bias else 1,
+            vector_residual=_vector(problem.align_residual, problem.n) if problem.epilogue.residual else 1,
+            epilogue=problem.epilogue,
             # How many parts there are is known at run time only.
             config=replace(config, splits=2, tail=False) if config.split else config,
         )
@@ -47,11 +51,20 @@ class GemmVariant:
     def symbol(self) -> str:
         layout = ("t" if self.trans_a else "n") + ("t" if self.trans_b else "n")
         bias = f"_bias{self.vector_bias}" if self.bias else ""
+        names = (
+            "_scale" * self.epilogue.scale,
+            bias,
+            f"_{self.epilogue.activation}" * (self.epilogue.activation != "none"),
+            "_gated" * self.epilogue.gated,
+            f"_residual{self.vector_residual}" * self.epilogue.residual,
+            "_pre" * self.epilogue.preactivation,
+            f"_{self.epilogue.out_dtype}out" * (self.epilogue.out_dtype is not None),
+        )
         vectors = f"v{self.vector_a}{self.vector_b}{self.vector_out}"
-        return f"gemm_{self.dtype}_{layout}{bias}_{vectors}_{self.config}"
+        return f"gemm_{self.dtype}_{layout}{''.join(names)}_{vectors}_{self.config}"
 
 
-def _vector(align: int, unit_stride_size: Size) -> int:
+def _vector(align: int, unit_stride_size: Size, element_bytes: int = ELEMENT_BYTES) -> int:
     """Elements per access: limited by the rows' alignment and by what divides the unit-stride dimension."""
     size = unit_stride_size if isinstance(unit_stride_size, int) else 1
-    return math.gcd(align // ELEMENT_BYTES, size)
+    return math.gcd(max(1, align // element_bytes), size)

@@ -6,7 +6,7 @@ either is a fault; what lies between its rows is NaN. All arrays are float64 out
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import ml_dtypes
@@ -14,14 +14,16 @@ import numpy as np
 
 from flycc import emulator
 from flycc.codegen import compile_kernel
-from flycc.contracts import GemmProblem
+from flycc.contracts import Epilogue, GemmProblem
 from flycc.kernels import gemm
 
-NUMPY_TYPES: dict[str, Any] = {"bf16": ml_dtypes.bfloat16, "f16": np.float16}
+NUMPY_TYPES: dict[str, Any] = {"bf16": ml_dtypes.bfloat16, "f16": np.float16, "f32": np.float32}
+#: An integer of an element's size.
+BITS: dict[str, Any] = {"bf16": np.uint16, "f16": np.uint16, "f32": np.uint32}
 #: Explicit mantissa bits + 1, and the exponent of the smallest normal number.
-PRECISION = {"bf16": (8, -126), "f16": (11, -14)}
+PRECISION = {"bf16": (8, -126), "f16": (11, -14), "f32": (24, -126)}
 
-#: NaN in bf16 and in fp16.
+#: NaN in bf16 and in fp16; in float32 two of them.
 POISON = 0x7FFF
 
 
@@ -46,21 +48,27 @@ class Stored:
         self.batch_stride = rows * self.stride + self.batch_padding if batch > 1 else 0
         size = (batch - 1) * self.batch_stride + (rows - 1) * self.stride + columns
         # Gibibytes are left to the operating system, which provides zeros without touching them.
-        room = np.full(size + 16, POISON, np.uint16) if size < 1 << 24 else np.zeros(size + 16, np.uint16)
-        skip = (self.misalign - room.ctypes.data) % 16 // 2
+        bits, poison = BITS[self.dtype], POISON << 16 | POISON if self.item == 4 else POISON
+        room = np.full(size + 16, poison, bits) if size < 1 << 24 else np.zeros(size + 16, bits)
+        skip = (self.misalign - room.ctypes.data) % 16 // self.item
         self.buffer = room[skip : skip + size]
-        self.view[...] = self.values.astype(NUMPY_TYPES[self.dtype]).view(np.uint16)
+        self.view[...] = self.values.astype(NUMPY_TYPES[self.dtype]).view(bits)
+
+    @property
+    def item(self) -> int:
+        """Bytes of an element."""
+        return np.dtype(BITS[self.dtype]).itemsize
 
     @property
     def view(self) -> np.ndarray:
-        """uint16 [batch, rows, columns], in place."""
-        strides = (2 * self.batch_stride, 2 * self.stride, 2)
+        """The bits [batch, rows, columns], in place."""
+        strides = (self.item * self.batch_stride, self.item * self.stride, self.item)
         return np.lib.stride_tricks.as_strided(self.buffer, self.values.shape, strides)
 
     @property
     def alignment(self) -> int:
         """What divides every row's address, at most 16 (bytes)."""
-        strides = [self.misalign, 2 * self.stride, 2 * self.batch_stride]
+        strides = [self.misalign, self.item * self.stride, self.item * self.batch_stride]
         return int(np.gcd.reduce([16, *strides]))
 
     def read(self) -> np.ndarray:
@@ -69,17 +77,24 @@ class Stored:
 
 @dataclass
 class Result:
-    """`out` float64 [batch, m, n], its raw memory, and what the emulator counted and its sanitizers found."""
+    """`out` float64 [batch, m, n], its raw memory, and what the emulator counted and its sanitizers found.
+
+    `pre`, if the epilogue has it, is the pre-activation, as stored.
+    """
 
     out: np.ndarray
     memory: np.ndarray
     instructions_per_wave: float
     findings: tuple[emulator.Finding, ...]
+    pre: Stored | None = None
 
 
 @dataclass
 class Gemm:
-    """One launch: `a` and `b` as stored (transposed where the flag says so), `out` by its padding."""
+    """One launch: `a` and `b` as stored (transposed where the flag says so), `out` by its padding.
+
+    `b2` is stored as `b` is; bias and residual are contiguous but for the dimensions of which they have 1.
+    """
 
     dtype: str
     a: Stored
@@ -89,6 +104,10 @@ class Gemm:
     bias: np.ndarray | None = None  # float64, broadcastable to [batch, m, n]
     out_padding: int = 0
     out_misalign: int = 0
+    epilogue: Epilogue = field(default_factory=Epilogue)
+    b2: Stored | None = None
+    residual: np.ndarray | None = None  # as the bias
+    scale: float = 1.0
     partial: np.ndarray = field(init=False)
     arrived: np.ndarray = field(init=False)
 
@@ -113,7 +132,17 @@ class Gemm:
             self.a.alignment,
             self.b.alignment,
             out.alignment,
+            self._alignment(self.bias),
+            self._alignment(self.residual),
+            self.epilogue,
         )
+
+    def _alignment(self, addend: np.ndarray | None) -> int:
+        """`GemmProblem.align_bias` or `align_residual`; such arrays lie at multiples of 16 bytes."""
+        if addend is None or addend.ndim == 0 or addend.shape[-1] == 1:
+            return 2
+        strides = np.broadcast_to(np.empty(addend.shape, np.uint16), self.sizes[:3]).strides
+        return int(np.gcd.reduce([16, *strides[:-1]]))
 
     def operands(self) -> tuple[np.ndarray, np.ndarray]:
         """A [batch, m, k] and B [batch, k, n] in float64, as rounded to the element type."""
@@ -127,7 +156,9 @@ class Gemm:
         sanitize: str | tuple[str, ...] = (),
     ) -> Result:
         batch, m, n, k = self.sizes
-        out = Stored(np.full((batch, m, n), -77.0), self.dtype, self.out_padding, self.out_misalign)
+        out_dtype = self.epilogue.out_dtype or self.dtype
+        out = Stored(np.full((batch, m, n), -77.0), out_dtype, self.out_padding, self.out_misalign)
+        pre = replace(out) if self.epilogue.preactivation else None
         problem = self.problem(out)
         compiled = compile_kernel(gemm.kernel(problem, config))
         memory = emulator.Memory()
@@ -145,9 +176,15 @@ class Gemm:
             "ld_a": self.a.stride,
             "ld_b": self.b.stride,
             "ld_out": out.stride,
-            **self._bias(memory, (batch, m, n)),
+            **self._addend(memory, "bias", self.bias),
+            **self._addend(memory, "residual", self.residual),
+            "scale": self.scale,
             **self._split(memory, gemm.shares(problem, config) if config.split else None),
         }
+        if self.b2 is not None:
+            values["b2"] = memory.register(self.b2.buffer, name="b2", writable=False)
+        if pre is not None:
+            values["pre"] = memory.register(pre.buffer, name="pre")
         kernel = emulator.load(compiled.elf).kernels[compiled.symbol]
         grid = gemm.launch(problem, config)
         kernarg = compiled.kernarg.pack(values)
@@ -157,7 +194,7 @@ class Gemm:
         if config.split:
             assert not self.arrived.any(), "a launch leaves its counters at zero"
         waves = stats.workgroups * config.waves
-        return Result(out.read(), out.buffer.copy(), stats.wave_instructions / waves, stats.findings)
+        return Result(out.read(), out.buffer.copy(), stats.wave_instructions / waves, stats.findings, pre)
 
     def _split(self, memory: emulator.Memory, shares: gemm.Shares | None) -> dict[str, int]:
         """Partial sums are poison before a launch; counters are zero before it and after it."""
@@ -173,14 +210,14 @@ class Gemm:
             "whole": shares.whole,
         }
 
-    def _bias(self, memory: emulator.Memory, shape: tuple[int, int, int]) -> dict[str, int]:
-        if self.bias is None:
+    def _addend(self, memory: emulator.Memory, name: str, addend: np.ndarray | None) -> dict[str, int]:
+        if addend is None:
             return {}
-        data = self.bias.astype(NUMPY_TYPES[self.dtype]).view(np.uint16)
-        strides = np.broadcast_to(data, shape).strides
-        address = memory.register(data, name="bias", writable=False)
-        names = ("bias_batch", "bias_m", "bias_n")
-        return {"bias": address, **{name: stride // 2 for name, stride in zip(names, strides, strict=True)}}
+        data = addend.astype(NUMPY_TYPES[self.dtype]).view(np.uint16)
+        strides = np.broadcast_to(data, self.sizes[:3]).strides
+        address = memory.register(data, name=name, writable=False)
+        names = (f"{name}_{dim}" for dim in ("batch", "m", "n"))
+        return {name: address, **{name: stride // 2 for name, stride in zip(names, strides, strict=True)}}
 
 
 def reference(case: Gemm) -> tuple[np.ndarray, np.ndarray]:
