@@ -94,7 +94,7 @@ def exchange(
     slab = config.tile_m * row_stride
     for chunk in chunks:
         place = wave_k * slab + chunk.row * row_stride + chunk.column
-        for half, values in enumerate((chunk.values, chunk.gates)[: 1 + gated]):
+        for half, values in enumerate([chunk.values] if chunk.gates is None else [chunk.values, chunk.gates]):
             for i in range(0, len(values), 4):
                 piece = fx.Vector.from_elements(values[i : i + 4], fx.Float32)
                 fx.ptr_store(piece.ir_value(), pointer + (place + half * columns + i))
