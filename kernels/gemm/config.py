@@ -231,8 +231,9 @@ class GemmConfig:
                         f"{name} x tile_k does not divide into 16-byte chunks for {self.threads} threads"
                     )
         elif self.waves_k > 1:
-            share, rest = divmod(self.tile_m * self.tile_n, self.threads)
-            if rest or share % 4 or self.tile_n % share:
+            results = self.tile_m * self.tile_n
+            share = max(4, results // self.threads)
+            if results % share or share % 4 or self.tile_n % share:
                 return bad(f"{self.threads} threads cannot share the sum of the partial tiles evenly")
         return None
 

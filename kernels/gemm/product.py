@@ -86,22 +86,26 @@ def read_tile(tile: Tile, buffer: fx.Int32, row: fx.Int32, k: fx.Int32, blocks: 
     return [fx.Vector(fx.ptr_load(tile.place(buffer, row, k), result_type=kind)) for row in rows]
 
 
-def direct_step(
-    element: Any,
+def load_direct(
     a: Operand,
     b: Operand,
     slices_a: list[list[Group]],
     slices_b: list[list[Group]],
     position: fx.Int64,
     k_left: fx.Int32 | None,
-    acc: list[fx.Vector],
+) -> list[list[list[Fragment]]]:
+    """The fragments of A, then those of B, in `tile_k` elements along K from `position` on, slice by slice."""
+    return [
+        [_blocks(load(operand, groups, position, k_left), operand.halves) for groups in slices]
+        for operand, slices in ((a, slices_a), (b, slices_b))
+    ]
+
+
+def multiply_direct(
+    element: Any, loaded: list[list[list[Fragment]]], acc: list[fx.Vector]
 ) -> list[fx.Vector]:
-    """Multiplies `tile_k` elements along K from `position` on, straight from memory."""
-    loaded_a = [load(a, groups, position, k_left) for groups in slices_a]
-    loaded_b = [load(b, groups, position, k_left) for groups in slices_b]
-    rocdl.sched_barrier(0)  # all loads in flight before the first wait
-    for fragments_a, fragments_b in zip(loaded_a, loaded_b, strict=True):
-        acc = multiply(element, _blocks(fragments_a, a.halves), _blocks(fragments_b, b.halves), acc)
+    for fragments_a, fragments_b in zip(*loaded, strict=True):
+        acc = multiply(element, fragments_a, fragments_b, acc)
     return acc
 
 
@@ -226,9 +230,18 @@ def sums(element: Any, config: Any, place: Any, a: Any, b: Any, k: Any, lds: Any
         slices_a = direct_groups(a, lane, first_m, blocks_m, config.tile_k)
         slices_b = direct_groups(b, lane, first_n, blocks_n, config.tile_k)
         position = fx.Int64(first_k)
-        for _ in range(steps):
-            acc = direct_step(element, a, b, slices_a, slices_b, position, None, acc)
+        if steps > 0:
+            loaded = load_direct(a, b, slices_a, slices_b, position, None)
+            for _ in range(steps - 1):
+                position = position + config.step_k
+                following = load_direct(a, b, slices_a, slices_b, position, None)
+                rocdl.sched_barrier(0)  # they are on their way while this step is multiplied
+                acc = multiply_direct(element, loaded, acc)
+                loaded = following
+            acc = multiply_direct(element, loaded, acc)
             position = position + config.step_k
         if left > 0:
-            acc = direct_step(element, a, b, slices_a, slices_b, position, left - first_k, acc)
+            loaded = load_direct(a, b, slices_a, slices_b, position, left - first_k)
+            rocdl.sched_barrier(0)  # all loads in flight before the first wait
+            acc = multiply_direct(element, loaded, acc)
     return acc

@@ -19,6 +19,9 @@ from flycc.kernels.gemm.config import MFMA_MN, SUM_PAD, GemmConfig
 from flycc.kernels.gemm.epilogue import finish
 from flycc.kernels.gemm.operand import Lane
 
+#: A row that no tile has.
+_NOWHERE = 1 << 30
+
 
 @dataclass(frozen=True)
 class Chunk:
@@ -85,8 +88,8 @@ def exchange(
 ) -> list[Chunk]:
     """Adds up the `waves_k` partial tiles through LDS ([waves_k][tile_m][tile_n + SUM_PAD] float32).
 
-    Every thread of the workgroup gets one chunk of the sum. The order of additions is fixed. Gates have the second half
-    of the columns.
+    Every thread of the workgroup gets one chunk of 4 sums at least; one for which there is none gets one outside of any
+    result. The order of additions is fixed. Gates have the second half of the columns.
     """
     gated = chunks[0].gates is not None
     columns = config.tile_n // (1 + gated)
@@ -99,8 +102,13 @@ def exchange(
                 piece = fx.Vector.from_elements(values[i : i + 4], fx.Float32)
                 fx.ptr_store(piece.ir_value(), pointer + (place + half * columns + i))
     fx.gpu.barrier()
-    count = config.tile_m * columns // config.threads
+    results = config.tile_m * columns
+    count = max(4 // (1 + gated), results // config.threads)
+    spare = count * config.threads > results
+    exists = thread * count < results
     row = thread * count // columns
+    if spare:
+        row = exists.select(row, fx.Int32(0))
     column = thread * count % columns
     width = math.gcd(count, 4)
     kind = fx.Vector.make_type(width, fx.Float32)
@@ -116,6 +124,8 @@ def exchange(
             for part in parts[1:]:
                 total = total + part
             sums += [total[j] for j in range(width)]
+    if spare:
+        row = exists.select(row, fx.Int32(_NOWHERE))
     return [Chunk(row, column, *halves)]
 
 

@@ -80,7 +80,7 @@ def combine(parts: Any, chunks: Any, store: Any) -> None:
     if lane == 0:
         before = _count(counter, 1)
     if (uniform(before) & (DONE - 1)) == others:
-        done = fx.Int32(0)
+        done = fx.Int32(fx.Uint32(uniform(before)) // DONE)
         while done < others:
             done = fx.Int32(fx.Uint32(uniform(_counted(counter))) // DONE)
         fx.llvm.memory_fence(syncscope=rocdl.SyncScope.Wavefront, ordering=fx.AtomicOrdering.Acquire)

@@ -108,8 +108,8 @@ class Gemm:
     b2: Stored | None = None
     residual: np.ndarray | None = None  # as the bias
     scale: float = 1.0
-    partial: np.ndarray = field(init=False)
-    arrived: np.ndarray = field(init=False)
+    partial: np.ndarray = field(init=False, repr=False)
+    arrived: np.ndarray = field(init=False, repr=False)
 
     @property
     def sizes(self) -> tuple[int, int, int, int]:

@@ -56,7 +56,7 @@ def test_problems_that_no_configuration_serves(change: dict[str, int], code: str
         (GemmConfig(256, 256, 256, waves_m=2, waves_n=2), "bytes of LDS"),
         (GemmConfig(64, 64, 64, waves_k=2), "cannot be split"),
         (GemmConfig(96, 64, 64, waves_m=2, waves_n=2), "16-byte chunks"),
-        (GemmConfig(16, 16, 64, waves_k=8, staged=False), "evenly"),
+        (GemmConfig(16, 48, 64, waves_k=2, staged=False), "evenly"),
         (GemmConfig(64, 64, 64, 2, 2, stages_m=2, stages_n=3), "not the shorter one"),
         (GemmConfig(64, 64, 64, 2, 2, stages_m=2), "at least 2 tiles"),
         (GemmConfig(64, 64, 64, 2, 2, staged=False, stages_m=2, stages_n=2), "rings are staged"),

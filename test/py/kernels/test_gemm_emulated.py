@@ -254,4 +254,4 @@ def test_decoding_takes_few_instructions() -> None:
     """The cost of a launch on the emulated device: instructions a wave executes for M=1, K=576."""
     rng = np.random.default_rng(seed)
     case = gemm_of(rng, "bf16", "NT", (1, 1, 64, 576))
-    assert case.run(CONFIGS["decode192"]).instructions_per_wave <= 350
+    assert case.run(CONFIGS["decode192"]).instructions_per_wave <= 400
