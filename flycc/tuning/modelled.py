@@ -59,6 +59,13 @@ class Step:
     #: What the counters of a product's tiles hold for a traced workgroup to be the last one to come.
     arrived: int = 0
     contents: Mapping[str, np.ndarray] = field(default_factory=dict)
+    #: The first so many workgroups have something to do; None: all.
+    busy: int | None = None
+
+    @property
+    def grid(self) -> tuple[int, int, int]:
+        """The workgroups that count."""
+        return self.launch.grid if self.busy is None else (self.busy, 1, 1)
 
 
 def model(
@@ -72,7 +79,7 @@ def model(
     `FlyccError` if the kernel cannot be compiled, or runs for longer than can be modelled.
     """
     if isinstance(problem, GroupedGemmProblem):
-        ends = equal_groups(problem) if offsets is None else tuple(offsets)
+        ends = equal_groups(problem) if offsets is None else tuple(map(int, offsets))
         return [_grouped_product(problem, config, ends, floor)]
     if offsets is not None:
         raise ValueError(
@@ -94,7 +101,7 @@ def total(predictions: list[Prediction]) -> Interval:
 def _modelled(problem: Problem, config: Config, floor: Floor) -> tuple[Prediction, ...]:
     if isinstance(problem, GemmProblem):
         return _products(problem, config, floor)
-    return tuple(predict(_trace(step), step.launch.grid, floor=floor) for step in steps(problem, config))
+    return tuple(predict(_trace(step), step.grid, floor=floor) for step in steps(problem, config))
 
 
 def steps(problem: Problem, config: Config) -> list[Step]:
@@ -196,11 +203,13 @@ def _grouped_product(
             short = replace(problem, k=total - less * len(offsets))
         else:
             ends, short = offsets, replace(problem, k=problem.k - less)  # type: ignore[operator]
-        trace = _trace(_grouped(short, config, ends))
+        shortened = _grouped(short, config, ends)
+        trace = _trace(shortened)
         if (turns := _of_steps(trace, math.ceil(sums[0] / step) - left_out)) is not None:  # type: ignore[operator]
-            return predict(trace, turns=turns + left_out, floor=floor)
+            return predict(trace, shortened.grid, turns=turns + left_out, floor=floor)
     # Groups that share out K differ in turns: there is nothing to go by but the whole.
-    return predict(_trace(_grouped(problem, config, offsets)), floor=floor)
+    whole = _grouped(problem, config, offsets)
+    return predict(_trace(whole), whole.grid, floor=floor)
 
 
 def _moved(trace: Trace, grid: tuple[int, int, int]) -> Trace:
@@ -285,8 +294,14 @@ def _grouped(problem: Any, config: Any, offsets: tuple[int, ...]) -> Step:
         "workgroups": geometry.grid[0],
     }
     ends = {"offsets": np.array(offsets, np.int32)}
+    tiles = 0
+    for start, end in pairwise((0, *offsets)):
+        of_group = sizes | {ragged: end - start}
+        rows, columns = config.tile.tiles(of_group["m"], of_group["n"])
+        tiles += rows * columns
+    busy = min(max(tiles, 1), geometry.grid[0])
     spec = grouped_gemm.kernel(problem, config)
-    return Step(spec, geometry, buffers, numbers | sizes, contents=ends)
+    return Step(spec, geometry, buffers, numbers | sizes, contents=ends, busy=busy)
 
 
 def _norm(problem: Any, config: Any) -> list[Step]:
@@ -349,7 +364,7 @@ def _trace(step: Step) -> Trace:
             step.launch.block,
             step.spec.kernarg.pack({**pointers, **step.numbers}),
             memory,
-            workgroups=neighbours(step.launch.grid),
+            workgroups=neighbours(step.grid),
             observers=(recorder,),
             max_instructions=_MOST_INSTRUCTIONS,
         )

@@ -5,15 +5,19 @@ from __future__ import annotations
 from typing import Any
 
 import flydsl.expr as fx
+from flydsl._mlir.dialects import llvm
 from flydsl.expr import rocdl
 from flydsl.expr.typing import T
-
-from flycc.kernels.common.machine import WAVE_SIZE
 
 
 def uniform(value: Any) -> fx.Int32:
     """A value that all lanes of the wave share, as a scalar."""
     return fx.Int32(rocdl.readfirstlane(T.i32, fx.Int32(value)))
+
+
+def anew(value: fx.Int32) -> fx.Int32:
+    """`value`, not known to the compiler to be the same each time: what is computed of it is not moved out of loops."""
+    return fx.Int32(llvm.inline_asm(T.i32, [value.ir_value()], "", "=v,0", has_side_effects=True))
 
 
 def ones(mask: Any) -> fx.Int32:
@@ -31,8 +35,10 @@ def lower_ones(masks: list[Any]) -> fx.Int32:
 
 
 def wave_scan(value: fx.Int32, lane: fx.Int32) -> fx.Int32:
-    """Sum over this lane and those below."""
+    """Sum over this lane, number `lane` of its wave, and those below."""
     for distance in (1, 2, 4, 8, 16, 32):
-        below = fx.Int32(fx.gpu.shuffle_up(value, distance, WAVE_SIZE))
+        # FlyDSL's shuffle would count the lane itself, from nothing, so that the compiler may keep what it counts.
+        place = ((lane - distance) * 4).ir_value()
+        below = fx.Int32(rocdl.ds_bpermute(T.i32, place, value.ir_value()))
         value = value + (lane >= distance).select(below, fx.Int32(0))
     return value

@@ -12,12 +12,21 @@ import flydsl.compiler as flyc
 import flydsl.expr as fx
 
 from flycc.kernels.common.arguments import numbers
-from flycc.kernels.common.machine import WAVE_SIZE, XCDS
+from flycc.kernels.common.machine import WAVE_SIZE
+from flycc.kernels.common.wave import anew
 from flycc.kernels.gemm.operand import Operand
 from flycc.kernels.gemm.product import Place, allocate, product
 from flycc.kernels.gemm.result import Addend, Output
 from flycc.kernels.grouped_gemm.kernarg import KERNARG
-from flycc.kernels.grouped_gemm.stream import GroupTile, find, look_at, total_tiles
+from flycc.kernels.grouped_gemm.stream import (
+    GroupTile,
+    Rounds,
+    find,
+    look_at,
+    rounds_before,
+    tile_of_round,
+    total_tiles,
+)
 from flycc.kernels.grouped_gemm.variant import GroupedGemmVariant
 
 if TYPE_CHECKING:
@@ -77,29 +86,34 @@ def build(variant: GroupedGemmVariant) -> tuple[Any, tuple[Any, ...]]:
     def grouped_gemm(
         a: fx.Pointer, b: fx.Pointer, bias: fx.Pointer, offsets: fx.Pointer, out: fx.Pointer, shape: Shape
     ) -> None:
-        thread = fx.thread_idx.x
-        place = Place.of(thread, config)
         lds = allocate(config)
-        # Neighbours in the stream share operands, so each XCD takes neighbours: they meet in its cache.
-        workgroup = fx.Uint32(fx.block_idx.x)
-        own = fx.Int32(workgroup % XCDS * (fx.Uint32(shape.workgroups) // XCDS) + workgroup // XCDS)
-        for some in range(fx.Int32(fx.Uint32(shape.groups + (WAVE_SIZE - 1)) // WAVE_SIZE)):
-            groups = look_at(
-                offsets, fx.Int32(some) * WAVE_SIZE, thread % WAVE_SIZE, variant.ragged, shape, config
-            )
-            total = total_tiles(groups)
-            for number in range(own, total, shape.workgroups):
-                tile = find(groups, fx.Int32(number), variant.ragged, shape, config)
+        # What is computed of a work-item's number would take registers from the main loop if it were kept from tile to
+        # tile, so each tile has the number anew.
+        looks = fx.Int32(fx.Uint32(shape.groups + (WAVE_SIZE - 1)) // WAVE_SIZE)
+        total = fx.Int32(0)
+        for look in range(looks):
+            lane = anew(fx.thread_idx.x) % WAVE_SIZE
+            first = fx.Int32(look) * WAVE_SIZE
+            total = total + total_tiles(look_at(offsets, first, lane, variant.ragged, shape, config))
+        rounds = Rounds.of(fx.block_idx.x, shape.workgroups, total)
+        seen, taken = fx.Int32(0), fx.Int32(0)
+        for look in range(looks):
+            lane = anew(fx.thread_idx.x) % WAVE_SIZE
+            groups = look_at(offsets, fx.Int32(look) * WAVE_SIZE, lane, variant.ragged, shape, config)
+            end = seen + total_tiles(groups)
+            following = rounds_before(rounds, end)
+            for number in range(taken, following):
+                place = Place.of(anew(fx.thread_idx.x), config)
+                tile = find(
+                    groups, tile_of_round(rounds, fx.Int32(number)) - seen, variant.ragged, shape, config
+                )
                 operand_a, operand_b = operands(a, b, shape, tile, variant)
                 k = sizes(shape, tile, variant.ragged)[2]
                 chunks = product(element, config, place, operand_a, operand_b, k, lds)
                 output(out, bias, shape, tile, variant, element).store(chunks)
                 if fx.const_expr(lds is not None):
                     fx.gpu.barrier()  # before the next tile is written to LDS
-            # This workgroup's next tile, counted from the first of the next groups.
-            taken = fx.max(total - own + (shape.workgroups - 1), fx.Int32(0))
-            turns = fx.Int32(fx.Uint32(taken) // fx.Uint32(shape.workgroups))
-            own = own + turns * shape.workgroups - total
+            seen, taken = end, following
 
     @flyc.jit
     def launch(

@@ -2,6 +2,9 @@
 
 A wave looks at 64 groups at a time, a group a lane: from the offsets it knows how many tiles each has, and a sum over
 the lanes says where in the stream each ends. The group of a tile is the number of groups that end before it.
+
+Workgroups take the stream in rounds, a tile each. In each round, the last one too, which has fewer, every XCD gets as
+many tiles as any other, and neighbours: these share operands, and meet in its L2.
 """
 
 from __future__ import annotations
@@ -16,7 +19,8 @@ from flydsl.expr.typing import T
 from flycc.kernels.common.buffers import bounded, checked
 from flycc.kernels.common.wave import ones, uniform, wave_scan
 from flycc.kernels.gemm.config import GemmConfig
-from flycc.kernels.gemm.order import place_of, tiles_of
+from flycc.kernels.gemm.order import on_xcd, place_of, tiles_of
+from flycc.kernels.grouped_gemm.config import MAX_TILES
 
 
 @dataclass(frozen=True)
@@ -43,6 +47,26 @@ class GroupTile:
     n0: fx.Int32
 
 
+@dataclass(frozen=True)
+class Rounds:
+    """What a workgroup takes of a stream: in each of the `full` rounds its tile number `mine` of as many as there are
+    `workgroups`, and then the tile `last` of the stream, which is `MAX_TILES` if it has none.
+    """
+
+    workgroups: fx.Int32
+    full: fx.Int32
+    mine: fx.Int32
+    last: fx.Int32
+
+    @classmethod
+    def of(cls, workgroup: fx.Int32, workgroups: fx.Int32, total: fx.Int32) -> Rounds:
+        full = fx.Int32(fx.Uint32(total) // fx.Uint32(workgroups))
+        before = full * workgroups
+        last = before + fx.Int32(on_xcd(workgroup, total - before))
+        last = (workgroup < total - before).select(last, fx.Int32(MAX_TILES))
+        return cls(workgroups, full, fx.Int32(on_xcd(workgroup, workgroups)), last)
+
+
 def look_at(
     offsets: fx.Pointer, first: fx.Int32, lane: fx.Int32, ragged: str, shape: Any, config: GemmConfig
 ) -> Groups:
@@ -64,6 +88,18 @@ def look_at(
 def total_tiles(groups: Groups) -> fx.Int32:
     """The tiles of these 64 groups."""
     return _of_lane(groups.end, fx.Int32(63))
+
+
+def tile_of_round(rounds: Rounds, number: fx.Int32) -> fx.Int32:
+    """The workgroup's tile in round `number`."""
+    return (number < rounds.full).select(number * rounds.workgroups + rounds.mine, rounds.last)
+
+
+def rounds_before(rounds: Rounds, end: fx.Int32) -> fx.Int32:
+    """In how many rounds the workgroup's tile lies before tile `end` of the stream."""
+    left = fx.max(end - rounds.mine + (rounds.workgroups - 1), fx.Int32(0))
+    whole = fx.Int32(fx.Uint32(left) // fx.Uint32(rounds.workgroups))
+    return (rounds.last < end).select(rounds.full + 1, fx.min(whole, rounds.full))
 
 
 def find(groups: Groups, tile: fx.Int32, ragged: str, shape: Any, config: GemmConfig) -> GroupTile:

@@ -37,6 +37,14 @@ def test_a_shortened_loop_stands_for_the_whole(
     assert short == pytest.approx(us(problem, config), rel=0.03)
 
 
+def test_one_group_takes_what_a_product_takes() -> None:
+    """One tile for each compute unit, though more workgroups may be launched: what these add, the offsets, and what
+    the group of a tile is, cost little beside K = 8,192."""
+    grouped = us(GroupedGemmProblem("bf16", "m", 1, 1024, 1024, 8192, trans_b=True), RING)
+    (dense,) = model(GemmProblem("bf16", 1024, 1024, 8192, trans_b=True), RING.tile)
+    assert grouped == pytest.approx(dense.time.typical, rel=0.1)
+
+
 def test_offsets_say_how_much_there_is_to_do() -> None:
     problem = GroupedGemmProblem("bf16", "m", 4, 4096, 2048, 1024, trans_b=True)
     whole = us(problem, RING)
