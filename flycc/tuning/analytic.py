@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from flycc.contracts import GemmProblem, RmsNormProblem
 from flycc.costmodel import MI350
 from flycc.costmodel.mfma import mfma
-from flycc.kernels.gemm import GemmConfig
+from flycc.kernels.gemm import GemmConfig, product_columns
 from flycc.kernels.gemm.config import ELEMENT_BYTES, MFMA_K, MFMA_MN
 from flycc.kernels.gemm.space import vgprs
 from flycc.kernels.rms_norm import RmsNormConfig
@@ -63,7 +63,8 @@ class _Product:
 
     @classmethod
     def of(cls, problem: GemmProblem, config: GemmConfig) -> _Product:
-        m, n, k, batch = (_known(size) for size in (problem.m, problem.n, problem.k, problem.batch))
+        n = _known(product_columns(problem))
+        m, k, batch = (_known(size) for size in (problem.m, problem.k, problem.batch))
         groups = -(-m // config.tile_m) * -(-n // config.tile_n) * batch
         each = -(-groups // MI350.cus)
         resident = min(each, _resident(config))
@@ -89,7 +90,9 @@ class _Product:
             alone = max(MI350.hbm_clk + paces[3], multiply + lds / 2) + lds / 2 + _TURN_CLK
         else:  # no wave waits for another, but each for its loads
             alone = MI350.hbm_clk + (paces[3] + blocks * _MFMA_CLK) / config.waves + _TURN_CLK
-        unique = (m * k + n * k + m * n) * ELEMENT_BYTES * batch
+        epilogue = problem.epilogue
+        results = m * _known(problem.n) * (1 + epilogue.residual + epilogue.preactivation)
+        unique = (m * k + n * k + results) * ELEMENT_BYTES * batch
         return cls(each, resident, -(-k // config.step_k), paces, alone, unique / MI350.hbm_tb_s / 1e6)
 
     @property

@@ -11,12 +11,13 @@ import functools
 import math
 import warnings
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 
-from flycc.contracts import FlyccError, GemmProblem, Reason
+from flycc.contracts import Epilogue, FlyccError, GemmProblem, Reason
 from flycc.runtime import choice
 from flycc.runtime.devices import device_for
 from flycc.runtime.hip import HipDevice
@@ -71,7 +72,7 @@ def looked_up(problem: Any, family: Family, key: Key, tables: Sequence[Table]) -
         return serving[0].config
     if not isinstance(problem, GemmProblem):
         return serving[0].config if serving else None
-    closed_form = _closed_form(key)
+    closed_form = _closed_form(key, problem.epilogue.gated)
     if closed_form is None or closed_form.is_valid(problem) is not None:
         return serving[0].config if serving else None
     for entry in serving:
@@ -86,17 +87,20 @@ def _as_good(problem: Any, config: Any, other: Any) -> bool:
     return estimate_us(problem, config) <= estimate_us(problem, other) * _OTHER_ROWS
 
 
-def _closed_form(key: Key) -> Any | None:
+def _closed_form(key: Key, gated: bool) -> Any | None:
     """`analytic_choice` for a product of the next number of rows of which an octave has eight: a model that meets
     ever new numbers of rows would wait for it at every launch."""
     step = 1 << max(0, (key.rows - 1).bit_length() - 4)
-    return _analytic(key.exact, -(-key.rows // step) * step)
+    return _analytic(key.exact, -(-key.rows // step) * step, gated)
 
 
 @functools.lru_cache(maxsize=4096)
-def _analytic(exact: tuple[str | int, ...], rows: int) -> Any | None:
+def _analytic(exact: tuple[str | int, ...], rows: int, gated: bool) -> Any | None:
     family = FAMILIES["gemm"]
-    return analytic_choice(family.problem(family.fields(Key(exact, rows))), family)
+    problem = family.problem(family.fields(Key(exact, rows)))
+    if gated:
+        problem = replace(problem, n=problem.n // 2, epilogue=Epilogue(gated=True))
+    return analytic_choice(problem, family)
 
 
 def analytic_choice(problem: Any, family: Family) -> Any | None:

@@ -116,8 +116,10 @@ def _gemm_key(problem: GemmProblem) -> Key | None:
     served = problem.dtype in DTYPES and problem.align_a == problem.align_b == 16 and problem.batch == 1
     if not served or not all(isinstance(size, int) for size in sizes):
         return None
-    # The two 16-bit types differ in one bit of an instruction, and a bias in what is hidden behind the last stores.
-    return Key((_SIXTEEN, problem.layout, problem.n, problem.k), problem.m)  # type: ignore[arg-type]
+    # The two 16-bit types differ in one bit of an instruction, and epilogues in little at the end; a gated product is
+    # one of twice as many columns.
+    columns = gemm.product_columns(problem)
+    return Key((_SIXTEEN, problem.layout, columns, problem.k), problem.m)  # type: ignore[arg-type]
 
 
 _SIXTEEN: Final = "bf16"

@@ -130,6 +130,8 @@ def exchange(
 
 
 _NOTHING = Epilogue()
+#: Chunks of a lane that are finished together.
+_AT_A_TIME = 4
 
 
 @dataclass(frozen=True)
@@ -166,18 +168,30 @@ class Output:
     pre: fx.Pointer | None = None
 
     def store(self, chunks: list[Chunk]) -> None:
-        """Finishes the sums in float32, rounds once, and stores what lies inside `out`."""
-        addends = [[self._load(addend, chunk) for addend in (self.bias, self.residual)] for chunk in chunks]
-        rocdl.sched_barrier(0)  # all loads in flight before the first wait
+        """Finishes the sums in float32, rounds once, and stores what lies inside `out`.
+
+        What is added to some chunks is loaded before those before them are finished: all of it at once would take more
+        registers than a lane has.
+        """
         out = bounded(self.pointer)
         pre_out = None if self.pre is None else bounded(self.pre)
-        for chunk, (bias, residual) in zip(chunks, addends, strict=True):
-            sums = _vector(chunk.values)
-            gates = None if chunk.gates is None else _vector(chunk.gates)
-            result, pre = finish(self.epilogue, sums, gates, self.scale, bias, residual)
-            self._store(out, chunk, result)
-            if pre_out is not None:
-                self._store(pre_out, chunk, pre)
+        groups = [chunks[i : i + _AT_A_TIME] for i in range(0, len(chunks), _AT_A_TIME)]
+        addends = self._addends(groups[0])
+        for group, following in zip(groups, [*groups[1:], []], strict=True):
+            ahead = self._addends(following)
+            rocdl.sched_barrier(0)
+            for chunk, (bias, residual) in zip(group, addends, strict=True):
+                sums = _vector(chunk.values)
+                gates = None if chunk.gates is None else _vector(chunk.gates)
+                result, pre = finish(self.epilogue, sums, gates, self.scale, bias, residual)
+                self._store(out, chunk, result)
+                if pre_out is not None:
+                    self._store(pre_out, chunk, pre)
+            addends = ahead
+
+    def _addends(self, chunks: list[Chunk]) -> list[tuple[fx.Vector | None, fx.Vector | None]]:
+        """Of each chunk, what the bias and what the residual adds."""
+        return [(self._load(self.bias, chunk), self._load(self.residual, chunk)) for chunk in chunks]
 
     def _store(self, out: Any, chunk: Chunk, values: fx.Vector) -> None:
         size = math.gcd(self.vector, values.numel)

@@ -6,13 +6,14 @@ import json
 import math
 import warnings
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from flycc.contracts import FlyccError, GemmProblem, Reason, RmsNormBackwardProblem, TopkProblem
+from flycc.contracts import Epilogue, FlyccError, GemmProblem, Reason, RmsNormBackwardProblem, TopkProblem
 from flycc.kernels import gemm
 from flycc.runtime import choice as provider
 from flycc.runtime import gemm as runtime_gemm
@@ -286,3 +287,18 @@ def test_compiling_with_autotune_tunes_what_it_compiles() -> None:
         compiled(x, weight).float(), x.float() @ weight.float().T, rtol=2**-7, atol=2**-7
     )
     assert [(found.key, found.by) for found in stored()] == [(GEMM.key(PROBLEM), "model")]
+
+
+def test_a_gated_product_takes_what_serves_twice_as_many_columns() -> None:
+    """An entry that cannot be gated is passed over."""
+    plain = GemmProblem("bf16", 64, 96, 352, trans_b=True)
+    gated = replace(plain, n=48, epilogue=Epilogue(gated=True))
+    keep([entry(problem=plain)], GEMM, user_path("gemm"))
+    assert tuned_config(gated) == OTHER
+    narrow = gemm.GemmConfig(16, 16, 64, staged=False)
+    assert narrow.is_valid(plain) is None
+    keep([entry(problem=plain, config=narrow)], GEMM, user_path("gemm"))
+    assert tuned_config(plain) == narrow
+    found = tuned_config(gated)
+    assert found is not None
+    assert found.is_valid(gated) is None
