@@ -43,7 +43,7 @@ def flycc_backend(
     """
     chosen = Options.parse(options, mode)
     with phase("roll up expert loops"):
-        add_notes(frontend.roll_up_expert_loops(gm))
+        add_notes([*frontend.roll_up_expert_loops(gm), *frontend.stack_products(gm)])
     with phase("keep composites whole"):
         whole = frontend.keep_whole(gm)
     compilers = {

@@ -99,6 +99,16 @@ def _graph_breaks() -> Counter[str]:
     return Counter(counters["unimplemented"]) | Counter(counters["graph_break"])
 
 
+def _graph_break(explanation: str) -> Reason:
+    sentence = " ".join(explanation.partition("For more details")[0].split())
+    if "aten.nonzero" in explanation:
+        sentence += (
+            ". A loop over experts that asks who chose them stays Python for that, without kernels: models of "
+            'transformers have none with experts_implementation="grouped_mm"'
+        )
+    return Reason("dynamo.graph-break", sentence)
+
+
 @contextmanager
 def collect() -> Iterator[Record]:
     """Record what every `flycc` compilation and launch in this process does while the block runs."""
@@ -127,9 +137,7 @@ def collect() -> Iterator[Record]:
         with _lock:
             _active.remove(record)
         for explanation, count in (_graph_breaks() - breaks_before).items():
-            reason = Reason(
-                "dynamo.graph-break", " ".join(explanation.partition("For more details")[0].split())
-            )
+            reason = _graph_break(explanation)
             record.notes[reason] = record.notes.get(reason, 0) + count
         # `torch._dynamo.reset()` inside the block has removed them already.
         if on_start in callback_handler.start_callbacks:

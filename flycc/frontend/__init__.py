@@ -5,6 +5,7 @@ from flycc.frontend.expert_loops import roll_up_expert_loops
 from flycc.frontend.inductor import compile_with_inductor
 from flycc.frontend.keep_whole import keep_whole
 from flycc.frontend.report import Candidate, Report
+from flycc.frontend.stacked_products import stack_products
 
 __all__ = [
     "Candidate",
@@ -13,4 +14,5 @@ __all__ = [
     "compile_with_inductor",
     "keep_whole",
     "roll_up_expert_loops",
+    "stack_products",
 ]

@@ -14,17 +14,23 @@ from torch.fx import Graph, GraphModule, Node
 
 from flycc.contracts import Reason
 from flycc.frontend.lockstep import (
+    CHUNKS,
+    NEW,
     POINTWISE,
+    PRODUCTS,
     Lane,
     NotAlike,
     Slices,
     called,
     example,
+    fault,
     pack_arguments,
+    plain,
     refuse,
     slice_of,
     writes,
 )
+from flycc.frontend.nodes import changes_dispatch
 
 
 def roll_up_expert_loops(gm: GraphModule) -> list[Reason]:
@@ -49,6 +55,8 @@ def roll_up_expert_loops(gm: GraphModule) -> list[Reason]:
     but for the order in which a product is summed in float32 and for biases of linear layers, before which there is
     one rounding more. Iterations find places without a host that waits for their number; the loop waited E times.
     """
+    if changes_dispatch(gm):
+        return []
     reasons = []
     for experts in _loops(gm.graph):
         loop = _Loop(gm.graph, experts)
@@ -57,10 +65,9 @@ def roll_up_expert_loops(gm: GraphModule) -> list[Reason]:
         except NotAlike as not_alike:
             loop.give_up()
             reasons.append(not_alike.reason)
-        except Exception as error:  # a fault of ours must not become the model's
+        except Exception as error:
             loop.give_up()
-            text = " ".join(f"{type(error).__name__}: {error}".split())[:300]
-            reasons.append(Reason("grouped-gemm.loop-internal", f"a fault in flycc: {text}"))
+            reasons.append(fault(error))
     gm.recompile()
     return reasons
 
@@ -100,11 +107,8 @@ def _choice(node: Node) -> _Choice | None:
     return None
 
 
-_PRODUCTS = (operator.matmul, torch.matmul, torch.mm, "matmul", "mm")
-_CHUNKS = (torch.chunk, "chunk", torch.split, "split")
 _RESHAPES = ("reshape", "view", torch.reshape)
 _ADDITIONS = (torch.index_add, "index_add", "index_add_")
-_NEW = (torch.zeros, torch.zeros_like, torch.full, torch.full_like, "new_zeros", "new_full")
 
 
 @dataclass
@@ -257,12 +261,12 @@ class _Loop:
             return self._getitem(first, *args)
         if target is torch._C._nn.linear and not options:
             return self._linear(first, *args)
-        if target in _PRODUCTS and len(args) == 2 and not options and isinstance(args[1], Slices):
+        if target in PRODUCTS and len(args) == 2 and not options and isinstance(args[1], Slices):
             return self._grouped(first, args[0], args[1])
         if target in POINTWISE and not options.get("inplace") and not any(a is True for a in args):
             aligned = [self._aligned(first, a) for a in args]
             return self._like(first, aligned, {name: self._aligned(first, a) for name, a in options.items()})
-        if target in _CHUNKS and self._other_dim(first, args, options):
+        if target in CHUNKS and self._other_dim(first, args, options):
             return self._like(first, args, options)
         if target in _RESHAPES and self._regroups(first, args):
             return self._like(first, args, options)
@@ -273,7 +277,7 @@ class _Loop:
 
     def _like(self, first: Node, args: Sequence[Any], options: dict[str, Any]) -> Node:
         """The call of `first` for all rows."""
-        node = self.graph.create_node(first.op, first.target, _plain(args), _plain(options))
+        node = self.graph.create_node(first.op, first.target, plain(args), plain(options))
         self.made.append(node)
         return node
 
@@ -315,7 +319,7 @@ class _Loop:
         product = self._grouped(first, x, replace(weight, transposed=not weight.transposed))
         if bias is None:
             return product
-        return self._call(operator.add, product, _plain(self._aligned(first, bias)))
+        return self._call(operator.add, product, plain(self._aligned(first, bias)))
 
     def _grouped(self, first: Node, x: Any, weight: Slices) -> Node:
         """Rows of `x` times the weight of their expert, [K, N]."""
@@ -425,7 +429,7 @@ class _Loop:
                 continue
             out = end[0].args[0]
             assert isinstance(out, Node)
-            if called(out) not in _NEW:
+            if called(out) not in NEW:
                 raise refuse(
                     "write", f"{out}, which it adds to, must be a tensor made for that, such as zeros_like"
                 )
@@ -442,14 +446,3 @@ class _Loop:
     def _method(self, name: str, *args: Any, **options: Any) -> Node:
         self.made.append(self.graph.call_method(name, args, options))
         return self.made[-1]
-
-
-def _plain(argument: Any) -> Any:
-    """`argument` with the nodes of all rows in place of lanes."""
-    if isinstance(argument, Lane):
-        return argument.packed
-    if isinstance(argument, dict):
-        return {name: _plain(item) for name, item in argument.items()}
-    if isinstance(argument, list | tuple):
-        return tuple(map(_plain, argument))
-    return argument

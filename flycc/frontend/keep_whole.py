@@ -7,11 +7,10 @@ from typing import Any
 
 import torch
 from torch._subclasses import FakeTensor
-from torch.amp.autocast_mode import _enter_autocast
 from torch.fx import GraphModule, Node
-from torch.nn.attention import _sdpa_kernel
 
 from flycc.frontend import composite_ops
+from flycc.frontend.nodes import changes_dispatch
 from flycc.frontend.written_norms import ADDITIONS, MEANS, WrittenNorm, read_written_norm
 
 
@@ -29,7 +28,7 @@ def keep_whole(gm: GraphModule) -> GraphModule:
     modules = [module for module in gm.modules() if isinstance(module, GraphModule)]
     nodes = [node for module in modules for node in module.graph.nodes]
     calls = [node for node in nodes if node.op == "call_function"]
-    if torch._C._is_any_autocast_enabled() or any(map(_changes_dispatch, calls)):
+    if changes_dispatch(gm):
         return gm
     for node in calls:
         if all(map(_is_plain, node.all_input_nodes)):
@@ -62,14 +61,6 @@ def _specialise_eps(node: Node) -> None:
         node.args = (mean, float(value))
         if not eps.users:
             node.graph.erase_node(eps)
-
-
-def _changes_dispatch(node: Node) -> bool:
-    if node.target is _enter_autocast:
-        _, _, enabled, _ = node.args
-        return bool(enabled)  # with autocast off around the graph, switching it off changes nothing
-    module = getattr(node.target, "__module__", None) or ""
-    return node.target is _sdpa_kernel or module.startswith(("torch._functorch", "torch._C._functorch"))
 
 
 def _is_plain(node: Node) -> bool:

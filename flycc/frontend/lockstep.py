@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._subclasses import FakeTensor
 from torch.fx import Node
 
 from flycc.contracts import FlyccError, Reason
@@ -21,6 +22,12 @@ class NotAlike(FlyccError):
 def refuse(what: str, sentence: str) -> NotAlike:
     """The error for a loop over experts."""
     return NotAlike(Reason(f"grouped-gemm.loop-{what}", f"loop over experts: {sentence}"))
+
+
+def fault(error: Exception) -> Reason:
+    """The reason for a loop that stays because of a fault of ours, which must not become the model's."""
+    text = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+    return Reason("grouped-gemm.loop-internal", f"a fault in flycc: {text}")
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,8 +66,8 @@ def slice_of(node: Node) -> tuple[Node, int, tuple[Any, ...]] | None:
     if node.op != "call_function" or node.target is not operator.getitem:
         return None
     tensor, index = node.args
-    if not isinstance(tensor, Node) or not isinstance(example(tensor), Tensor):
-        return None
+    if not isinstance(tensor, Node) or type(example(tensor)) is not FakeTensor:
+        return None  # subclasses have rules of their own
     e, *inner = index if isinstance(index, tuple) else (index,)
     numbers = [
         n
@@ -150,6 +157,23 @@ def _listed(indices: Sequence[int]) -> str:
     return ", ".join(map(str, indices[:8])) + (", ..." if len(indices) > 8 else "")
 
 
+def plain(argument: Any) -> Any:
+    """`argument` with the nodes of all rows in place of lanes."""
+    if isinstance(argument, Lane):
+        return argument.packed
+    if isinstance(argument, dict):
+        return {name: plain(item) for name, item in argument.items()}
+    if isinstance(argument, list | tuple):
+        return tuple(map(plain, argument))
+    return argument
+
+
+#: Products of two matrices, or methods of the first.
+PRODUCTS = (operator.matmul, torch.matmul, torch.mm, "matmul", "mm")
+#: Functions and methods that cut along a dimension, the argument after the next.
+CHUNKS = (torch.chunk, "chunk", torch.split, "split")
+#: What makes tensors that share memory with no other.
+NEW = (torch.zeros, torch.zeros_like, torch.full, torch.full_like, "new_zeros", "new_full")
 #: Functions and methods that compute each element from those at its place, and write to none of their arguments.
 POINTWISE: frozenset[Any] = frozenset(
     {

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import torch
-from torch.fx import Node
+from torch.amp.autocast_mode import _enter_autocast
+from torch.fx import GraphModule, Node
+from torch.nn.attention import _sdpa_kernel
 
 
 def target_name(node: Node) -> str:
@@ -41,3 +43,25 @@ def size_text(val: torch.Tensor) -> list[str]:
 def tensor_text(val: torch.Tensor) -> str:
     """For example `bf16[s33, 576]`."""
     return f"{val.dtype.abbr}[{', '.join(size_text(val))}]"
+
+
+def changes_dispatch(gm: GraphModule) -> bool:
+    """Whether autocast, a choice of attention backends or a functorch transform is at work in a Dynamo graph.
+
+    They act on PyTorch's own ops, each in its own way, so that one op cannot stand for another.
+    """
+    return torch._C._is_any_autocast_enabled() or any(
+        _changes_dispatch(node)
+        for module in gm.modules()
+        if isinstance(module, GraphModule)
+        for node in module.graph.nodes
+        if node.op == "call_function"
+    )
+
+
+def _changes_dispatch(node: Node) -> bool:
+    if node.target is _enter_autocast:
+        _, _, enabled, _ = node.args
+        return bool(enabled)  # with autocast off around the graph, switching it off changes nothing
+    module = getattr(node.target, "__module__", None) or ""
+    return node.target is _sdpa_kernel or module.startswith(("torch._functorch", "torch._C._functorch"))

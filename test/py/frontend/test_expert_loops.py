@@ -292,4 +292,13 @@ def test_a_loop_that_breaks_the_graph_is_noted(layer: Layer) -> None:
     assert not any(graph.report.nodes for graph in record.graphs)
     codes = {note.code for note in record.notes}
     assert codes == {"dynamo.graph-break"}
-    assert any("capture_dynamic_output_shape_ops = True" in note.sentence for note in record.notes)
+    for advice in ("capture_dynamic_output_shape_ops = True", 'experts_implementation="grouped_mm"'):
+        assert any(advice in note.sentence for note in record.notes), record.notes
+
+
+def test_autocast_has_rules_of_its_own(layer: Layer) -> None:
+    rolling = Rolling()
+    compiled = torch.compile(mixtral, backend=rolling, fullgraph=True)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(compiled(layer, layer.x), mixtral(layer, layer.x))
+    assert (rolling.reasons, rolling.grouped) == ([], 0)
