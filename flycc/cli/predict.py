@@ -6,10 +6,11 @@ import argparse
 import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import accumulate
 from typing import Any
 
 from flycc.cli.output import console, table, write_json
-from flycc.contracts import FlyccError, GemmProblem, Reason, RmsNormProblem, TopkProblem
+from flycc.contracts import FlyccError, GemmProblem, GroupedGemmProblem, Reason, RmsNormProblem, TopkProblem
 from flycc.costmodel import MI350, Interval
 from flycc.costmodel.peers import PEERS, NamedKernel, Peer, Product, named, predict
 from flycc.costmodel.peers import rms_norm as norm_peers
@@ -199,8 +200,11 @@ class Query:
         ours = [OURS] if self.ours() else []
         return [*ours, *ROWWISE.get(self.family, [peer.name for peer in self.peers()])]
 
-    def ours(self) -> GemmProblem | RmsNormProblem | TopkProblem | None:
+    def ours(self) -> GemmProblem | GroupedGemmProblem | RmsNormProblem | TopkProblem | None:
         """The problem for our own kernels; None if there is none of the family or type."""
+        if self.family == "grouped_gemm":
+            n, k = self.shape
+            return GroupedGemmProblem(self.dtype, "m", len(self.groups), sum(self.groups), n, k, trans_b=True)  # type: ignore
         if self.family == "gemm" and self.dtype in ("bf16", "f16"):
             trans_a, trans_b = (side == "T" for side in self.layout)
             return GemmProblem(self.dtype, *self.shape, trans_a=trans_a, trans_b=trans_b)  # type: ignore
@@ -214,7 +218,7 @@ class Query:
 
     def _answer(self, name: str) -> dict[str, Any]:
         if name == OURS:
-            answer = _ours_or_why(self.ours())
+            answer = _ours_or_why(self.ours(), self.groups)
             rate = {} if "refused" in answer else self._rate(answer["time_us"]["typical"])
             return {"class": OURS, **answer, **rate}
         if self.family in ROWWISE:
@@ -273,10 +277,10 @@ class Query:
         return 2 * sum(rows) * n * k
 
 
-def _ours_or_why(problem: Any) -> dict[str, Any]:
+def _ours_or_why(problem: Any, groups: Sequence[int]) -> dict[str, Any]:
     """Ours; whatever keeps it from answering is told in its place, so that the peers' answers are not lost."""
     try:
-        return ours(problem)
+        return ours(problem, groups)
     except FlyccError as error:
         reason = error.reason
     except Exception as error:  # compiling and emulating can fail in many ways
@@ -285,16 +289,23 @@ def _ours_or_why(problem: Any) -> dict[str, Any]:
     return {"modelled": True, "refused": asdict(reason)}
 
 
-def ours(problem: Any) -> dict[str, Any]:
-    """Our own kernel: compiled, emulated in part and modelled; or why it does not serve."""
+def ours(problem: Any, groups: Sequence[int] = ()) -> dict[str, Any]:
+    """Our own kernel: compiled, emulated in part and modelled; or why it does not serve. A grouped product has `groups`
+    of so many rows."""
     from flycc import tuning
-    from flycc.kernels import gemm, rms_norm, topk
+    from flycc.kernels import gemm, grouped_gemm, rms_norm, topk
 
-    family = {GemmProblem: gemm, RmsNormProblem: rms_norm, TopkProblem: topk}[type(problem)]
+    families: dict[type, Any] = {
+        GemmProblem: gemm,
+        GroupedGemmProblem: grouped_gemm,
+        RmsNormProblem: rms_norm,
+        TopkProblem: topk,
+    }
+    family = families[type(problem)]
     config = family.choose(problem)
     if isinstance(config, Reason):
         return {"modelled": True, "refused": asdict(config)}
-    predictions = tuning.model(problem, config)
+    predictions = tuning.model(problem, config, offsets=[*accumulate(groups)] if groups else None)
     time = tuning.total(predictions)
     shares: dict[str, float] = {}
     for prediction in predictions:

@@ -21,7 +21,7 @@ from flycc.emulator.elf import KernelArg
 from flycc.emulator.errors import EmulatorError
 from flycc.emulator.trace import Trace
 from flycc.emulator.trace_recorder import Recorder
-from flycc.kernels import gemm, rms_norm, topk
+from flycc.kernels import gemm, grouped_gemm, rms_norm, topk
 from flycc.runtime import devices
 from flycc.runtime.device import DeviceError, Extent
 from flycc.runtime.emulated import EmulatedDevice
@@ -35,6 +35,7 @@ _WHOLE = 20_000_000
 #: What of a kernel's arguments tells its problem: (prefix of its symbol, names of its arguments, those shown).
 _SIZES = (
     ("gemm", gemm.KERNARG.names, ("m", "n", "k")),
+    ("grouped", grouped_gemm.KERNARG.names, ("groups", "m", "n", "k")),
     ("rms_norm", rms_norm.FORWARD.names, ("rows", "columns")),
     ("rms_norm", rms_norm.BACKWARD.names, ("rows", "columns")),
     ("topk", topk.KERNARG.names, ("rows", "n", "k")),

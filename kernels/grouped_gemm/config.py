@@ -66,6 +66,8 @@ class GroupedGemmConfig:
         if isinstance(size, int) and not 1 <= size <= MAX_TILES // ELEMENT_BYTES:
             limit = MAX_TILES // ELEMENT_BYTES
             return Reason("grouped-gemm.size", f"{problem.ragged} = {size}: 1 to {limit} are possible")
+        if self.tile.split:
+            return Reason("grouped-gemm.config", f"{self}: workgroups share no tile of a grouped product")
         reason = self.tile.is_valid(problem.group)
         if reason is not None:
             return Reason(reason.code.replace("gemm.", "grouped-gemm.", 1), reason.sentence)

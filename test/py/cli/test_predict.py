@@ -16,7 +16,7 @@ QUERIES = {
         {"flycc", "aten", "triton", "flydsl"}
         | {"aiter-asm", "aiter-asm-splitk", "aiter-flydsl", "aiter-aten", "aiter-triton"},
     ),
-    "grouped_gemm": (["--shape", "128,256", "--groups", "3,0,64"], {"aten", "triton", "flydsl"}),
+    "grouped_gemm": (["--shape", "128,256", "--groups", "3,0,64"], {"flycc", "aten", "triton", "flydsl"}),
     "scaled_gemm": (
         ["--shape", "64,128,256", "--format", "mxfp4"],
         {"aten", "flydsl", "aiter-asm-mxfp4", "aiter-ck-mxfp4"},

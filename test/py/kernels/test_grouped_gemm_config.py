@@ -30,6 +30,7 @@ SMALL = GroupedGemmConfig(GemmConfig(64, 64, 64, waves_m=2, waves_n=2))
         ({"k": 0}, "grouped-gemm.size", "k = 0"),
         ({"n": 2**21, "groups": 2**20}, "grouped-gemm.size", "tiles"),
         ({"align_b": 1}, "grouped-gemm.align", "align_b = 1"),
+        ({"bias": True, "ragged": "n"}, "grouped-gemm.bias", "share out N"),
     ],
 )
 def test_problems_that_no_configuration_serves(change: dict[str, int], code: str, part: str) -> None:
@@ -48,6 +49,13 @@ def test_configurations_whose_tile_serves_nothing() -> None:
     assert reason is not None
     assert reason.code == "grouped-gemm.config"
     assert "multiples of 16" in reason.sentence
+
+
+def test_a_tile_that_workgroups_share_is_refused() -> None:
+    split = GemmConfig(64, 64, 64, waves_m=2, waves_n=2, splits=4)
+    reason = GroupedGemmConfig(split).is_valid(PROBLEM)
+    assert reason is not None
+    assert reason.code == "grouped-gemm.config"
 
 
 def test_choice_goes_by_the_rows_of_a_group() -> None:

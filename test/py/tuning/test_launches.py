@@ -7,6 +7,7 @@ import warnings
 import pytest
 import torch
 
+from flycc.runtime import grouped_gemm
 from flycc.tuning import launches as subject
 from flycc.tuning.launches import watched_launches
 
@@ -54,3 +55,14 @@ def test_only_launches_inside_the_block() -> None:
         pass
     torch.ops.flycc.gemm(a, b)
     assert not found
+
+
+def test_a_grouped_product_is_known_by_its_sizes() -> None:
+    """Two rows for each of three groups, traced with the offsets that it was called with."""
+    a, b = torch.ones(6, 64).bfloat16(), torch.ones(3, 64, 32).bfloat16()
+    offsets = torch.tensor([2, 4, 6], dtype=torch.int32)
+    with watched_launches() as found:
+        assert torch.equal(grouped_gemm.grouped_gemm(a, b, offsets), torch.full((6, 32), 64.0).bfloat16())
+    (launch,) = found.values()
+    assert launch.sizes == {"groups": 3, "m": 6, "n": 32, "k": 64}
+    assert launch.prediction().flops >= 2 * 6 * 32 * 64
