@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from flycc.contracts import GemmProblem, RmsNormProblem
 from flycc.costmodel import MI350
 from flycc.costmodel.mfma import mfma
-from flycc.kernels.gemm import GemmConfig, product_columns
+from flycc.kernels.gemm import GemmConfig, Shares, product_columns
 from flycc.kernels.gemm.config import ELEMENT_BYTES, MFMA_K, MFMA_MN
 from flycc.kernels.gemm.space import vgprs
 from flycc.kernels.rms_norm import RmsNormConfig
@@ -60,12 +60,14 @@ class _Product:
     paces: tuple[float, ...]
     alone: float
     hbm_us: float
+    adding_us: float
 
     @classmethod
     def of(cls, problem: GemmProblem, config: GemmConfig) -> _Product:
         n = _known(product_columns(problem))
         m, k, batch = (_known(size) for size in (problem.m, problem.k, problem.batch))
-        groups = -(-m // config.tile_m) * -(-n // config.tile_n) * batch
+        shares = config.shares(m, n, k, batch)
+        groups = shares.workgroups * batch
         each = -(-groups // MI350.cus)
         resident = min(each, _resident(config))
         simds = min(MI350.simds_per_cu, resident * config.waves)
@@ -88,12 +90,14 @@ class _Product:
         elif config.staged:  # the loads of the next step run while this one is multiplied
             multiply = blocks * _MFMA_CLK / min(MI350.simds_per_cu, config.waves)
             alone = max(MI350.hbm_clk + paces[3], multiply + lds / 2) + lds / 2 + _TURN_CLK
-        else:  # no wave waits for another, but each for its loads
-            alone = MI350.hbm_clk + (paces[3] + blocks * _MFMA_CLK) / config.waves + _TURN_CLK
+        else:  # no wave waits for another, but each for its loads, which run while a step is multiplied
+            alone = MI350.hbm_clk + max(paces[3], blocks * _MFMA_CLK) / config.waves
         epilogue = problem.epilogue
         results = m * _known(problem.n) * (1 + epilogue.residual + epilogue.preactivation)
         unique = (m * k + n * k + results) * ELEMENT_BYTES * batch
-        return cls(each, resident, -(-k // config.step_k), paces, alone, unique / MI350.hbm_tb_s / 1e6)
+        steps = -(-(k if shares.whole else min(k, shares.part_k)) // config.step_k)
+        hbm_us = unique / MI350.hbm_tb_s / 1e6
+        return cls(each, resident, steps, paces, alone, hbm_us, _adding_us(shares))
 
     @property
     def us(self) -> float:
@@ -104,8 +108,23 @@ class _Product:
 
         full, rest = divmod(self.each, self.resident)
         clk = full * round_clk(self.resident) + (round_clk(rest) if rest else 0.0)
-        clk += _ENDS_CLK + (full - 1 + (rest > 0)) * _NEXT_CLK
-        return max(clk / _GHZ / 1e3, self.hbm_us)
+        clk += (full - 1 + (rest > 0)) * _NEXT_CLK
+        return max(clk / _GHZ / 1e3, self.hbm_us) + _ENDS_CLK / _GHZ / 1e3 + self.adding_us
+
+
+def _adding_us(shares: Shares) -> float:
+    """What it takes to add up parts: their way to memory and back, and latencies. As the model has it, in which each of
+    them is the last one to come."""
+    if shares.parts == 1:
+        return 0.0
+    tile = 4 * shares.config.tile_m * shares.config.tile_n
+    groups = shares.batch * (shares.tiles - shares.whole) * shares.parts
+    moved_us = groups * (shares.parts - 1) * tile / MI350.hbm_tb_s / 1e6
+    own_us = (shares.parts - 1) * tile / MI350.operand_bytes_per_clk / _GHZ / 1e3
+    latency_us = (MI350.atomic_clk + MI350.hbm_clk) / _GHZ / 1e3
+    # A last round in parts is modelled as a launch of its own.
+    again_us = _ENDS_CLK / _GHZ / 1e3 if shares.whole else 0.0
+    return max(moved_us, own_us) + latency_us + again_us
 
 
 def _resident(config: GemmConfig) -> int:

@@ -13,6 +13,7 @@ from flycc.kernels import gemm, rms_norm, topk
 from flycc.kernels.common.machine import ACCESS_BYTES, MAX_THREADS
 from flycc.kernels.gemm.config import DTYPES, ELEMENT_BYTES
 from flycc.kernels.gemm.space import space as gemm_space
+from flycc.kernels.gemm.space import unshared
 from flycc.kernels.rms_norm.config import BYTES, MIN_THREADS, ROW_REGISTERS
 
 Problem: TypeAlias = GemmProblem | RmsNormProblem | TopkProblem
@@ -161,7 +162,7 @@ def _gemm_configs(layout: str) -> frozenset[gemm.GemmConfig]:
 
 
 def _gemm_admits(problem: GemmProblem, config: gemm.GemmConfig) -> bool:
-    known = config in _gemm_configs(problem.layout) or config == gemm.choose(problem)
+    known = unshared(config) in _gemm_configs(problem.layout) or config == gemm.choose(problem)
     return known and config.is_valid(problem) is None
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import get_args
 
 from flycc.contracts import GemmProblem, Reason
@@ -36,6 +36,16 @@ RING_TILE_K = (64, 128)
 RING_ROWS = 64
 #: A counter's lower half counts a tile's waves that have come, its upper half those whose sums are in memory.
 DONE = 1 << 16
+#: Elements of a line of memory.
+LINE_ELEMENTS = 64
+#: Rows up to which each wave loads operands for itself.
+_DECODE_ROWS = 32
+#: Steps along K of a part.
+_LEAST_STEPS = 2
+#: Bytes that a compute unit gets from L2 in the time in which it gets one from memory, if all do.
+_FARTHER = 2.5
+#: Those that it could get while a workgroup starts and ends, while one checks a step, and while one adds up parts.
+_WORKGROUP_BYTES, _PARTIAL_BYTES, _PARTS_BYTES = 40_000, 10_000, 50_000
 #: Parts of K: a counter has 16 bits, and no problem so few tiles.
 MAX_SPLITS = 256
 #: Loads in flight of a wave that s_waitcnt can count.
@@ -302,17 +312,17 @@ def others_arrived(parts: int) -> int:
     return (parts - 1) * (1 + DONE)
 
 
-#: Few rows: the weights are streamed once, K split over the waves. Two steps along K (192 and 256), because a
-#: last, partial step costs as much as a full one.
+#: Few rows: the weights are streamed once, K split over the waves.
 _DECODE = (
+    GemmConfig(16, 16, 128, waves_k=4, staged=False),
     GemmConfig(16, 64, 64, waves_k=4, staged=False),
     GemmConfig(16, 64, 96, waves_k=2, staged=False),
+    GemmConfig(32, 32, 64, waves_k=4, staged=False),
+    GemmConfig(32, 64, 64, waves_k=4, staged=False),
 )
 _SMALL = GemmConfig(64, 64, 64, waves_m=2, waves_n=2)
 _LARGE = GemmConfig(128, 128, 64, waves_m=2, waves_n=2)
 
-#: Rows from which on rings are chosen.
-_MANY_ROWS = 256
 #: LDS holds no more tiles of the largest, and more of the others bring nothing.
 RINGS = (
     GemmConfig(256, 256, 64, 2, 4, stages_m=3, stages_n=2),
@@ -350,28 +360,67 @@ def _check_epilogue(problem: GemmProblem) -> Reason | None:
 
 
 def candidates(problem: GemmProblem) -> tuple[GemmConfig, ...]:
-    """Every shipped configuration that computes `problem`, the likeliest first."""
-    rows = problem.m if isinstance(problem.m, int) else 64
-    products = product_columns(problem)
-    columns = products if isinstance(products, int) else 64
-    if rows <= 16:
-        exact = [c for c in _DECODE if isinstance(problem.k, int) and problem.k % c.step_k == 0]
-        order = (*exact, *(c for c in _DECODE if c not in exact), _SMALL, _LARGE)
-    elif rows * columns >= COMPUTE_UNITS * _LARGE.tile_m * _LARGE.tile_n:
-        order = (*_rings(rows, columns), _LARGE, _SMALL, *_DECODE)
-    else:
-        order = (*_rings(rows, columns), _SMALL, _LARGE, *_DECODE)
-    return tuple(config for config in order if config.is_valid(problem) is None)
+    """Every shipped configuration that computes `problem`, the likeliest first: those that stage tiles come last."""
+    staged = (_LARGE, _SMALL) if _large(problem) else (_SMALL, _LARGE)
+    order: tuple[GemmConfig, ...] = (*staged, *RINGS, *_DECODE)
+    if known := _known(problem):
+        unstaged = [config for config in (*_DECODE, *RINGS) if _streams(config, problem)]
+        best = sorted(
+            (divided(config, problem) for config in unstaged), key=lambda c: _cost(c, problem, *known)
+        )
+        order = (*best, *order)
+    return tuple(config for config in dict.fromkeys(order) if config.is_valid(problem) is None)
 
 
-def _rings(rows: int, columns: int) -> tuple[GemmConfig, ...]:
-    """Those that fetch least for the compute unit that fetches most come first: operands come slower than MFMAs go."""
+def divided(config: GemmConfig, problem: GemmProblem) -> GemmConfig:
+    """With K in as many parts as have a compute unit each, and a few steps; `config` if that is one part."""
+    known = _known(problem)
+    if known is None:
+        return config
+    m, n, k, batch = known
+    tiles = math.prod(config.tiles(m, n)) * batch
+    splits = min(COMPUTE_UNITS // tiles, -(-k // config.step_k) // _LEAST_STEPS, MAX_SPLITS)
+    return replace(config, splits=splits) if splits > 1 else config
 
-    def fetched(config: GemmConfig) -> int:
-        m, n = config.tiles(rows, columns)
-        return -(-m * n // COMPUTE_UNITS) * (min(config.tile_m, rows) + min(config.tile_n, columns))
 
-    return tuple(sorted(RINGS, key=fetched)) if rows >= _MANY_ROWS else ()
+def _known(problem: GemmProblem) -> tuple[int, int, int, int] | None:
+    sizes = (problem.m, product_columns(problem), problem.k, problem.batch)
+    return sizes if all(isinstance(size, int) and size > 0 for size in sizes) else None  # type: ignore[return-value]
+
+
+def _large(problem: GemmProblem) -> bool:
+    m, n = problem.m, product_columns(problem)
+    return (
+        isinstance(m, int) and isinstance(n, int) and m * n >= COMPUTE_UNITS * _LARGE.tile_m * _LARGE.tile_n
+    )
+
+
+def _streams(config: GemmConfig, problem: GemmProblem) -> bool:
+    """Whether operands come in whole lines of memory, and waves that load them themselves have few rows each."""
+    assert isinstance(problem.m, int)
+    if config.ring:
+        return problem.m > _DECODE_ROWS
+    lines = not problem.trans_b and config.tile_n < LINE_ELEMENTS
+    return problem.m <= _DECODE_ROWS and not lines
+
+
+def _cost(config: GemmConfig, problem: GemmProblem, m: int, n: int, k: int, batch: int) -> float:
+    """What the compute unit that fetches most takes, as bytes that it could fetch: operands come slower than MFMAs go.
+
+    The latencies of a workgroup and of adding up parts count as so many bytes, too; partial sums, and what all fetch at
+    least, come from farther away.
+    """
+    shares = config.shares(m, n, k, batch)
+    each = -(-shares.workgroups * batch // COMPUTE_UNITS)
+    # A last, partial step takes as long as a full one, and checks what it loads.
+    fetched = each * (min(config.tile_m, m) + min(config.tile_n, n)) * shares.part_k
+    checked = 0 if config.ring or k % config.step_k == 0 else _PARTIAL_BYTES
+    farther = (m + n) * k * batch / COMPUTE_UNITS * _FARTHER
+    cost = max(fetched, farther) * ELEMENT_BYTES + each * (_WORKGROUP_BYTES + checked)
+    if shares.parts == 1:
+        return cost
+    sums = 4 * config.tile_m * config.tile_n * (shares.parts - 1) * each
+    return cost + _PARTS_BYTES + sums * _FARTHER
 
 
 def choose(problem: GemmProblem) -> GemmConfig | Reason:

@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
+from dataclasses import replace
 
 from flycc.contracts import GemmProblem
-from flycc.kernels.common.machine import WAVE_SIZE
-from flycc.kernels.gemm.config import FRAGMENT, MFMA_K, MFMA_MN, RINGS, GemmConfig
+from flycc.kernels.common.machine import COMPUTE_UNITS, WAVE_SIZE
+from flycc.kernels.gemm.config import (
+    FRAGMENT,
+    MAX_SPLITS,
+    MFMA_K,
+    MFMA_MN,
+    RINGS,
+    GemmConfig,
+    divided,
+    product_columns,
+)
 
 #: (tile_m, tile_n, waves_m, waves_n) of workgroups that stage tiles in LDS: each wave has a square, or near it.
 _STAGED = (
@@ -38,8 +49,8 @@ def vgprs(config: GemmConfig) -> int:
     sums = rows[0] * rows[1] // WAVE_SIZE
     blocks = sum(rows) // MFMA_MN
     fragment = FRAGMENT // 2
-    if not config.staged:
-        return sums + blocks * config.tile_k // MFMA_K * fragment + _OTHER_VGPRS
+    if not config.staged:  # the operands of two steps
+        return sums + 2 * blocks * config.tile_k // MFMA_K * fragment + _OTHER_VGPRS
     if config.ring:  # the operands of two slices along K
         return sums + 2 * blocks * fragment + _OTHER_VGPRS
     staging = (config.tile_m + config.tile_n) * config.tile_k // 2 // config.threads
@@ -49,12 +60,32 @@ def vgprs(config: GemmConfig) -> int:
 def space(problem: GemmProblem) -> Iterator[GemmConfig]:
     """Every configuration worth trying that computes `problem`, always in the same order."""
     for config in _all():
-        if vgprs(config) <= _VGPRS and config.is_valid(problem) is None:
-            yield config
+        if vgprs(config) > _VGPRS or config.is_valid(problem) is not None:
+            continue
+        yield config
+        if config.ring or not config.staged:
+            yield from _shared(config, problem)
+
+
+def unshared(config: GemmConfig) -> GemmConfig:
+    """The same without sharing K among workgroups."""
+    return replace(config, splits=1, tail=False)
+
+
+def _shared(config: GemmConfig, problem: GemmProblem) -> Iterator[GemmConfig]:
+    """Where compute units would be idle: K in as many parts as they are, or what is left of the last round."""
+    if (whole := divided(config, problem)) != config:
+        yield whole
+    m, n = problem.m, product_columns(problem)
+    if config.ring and isinstance(m, int) and isinstance(n, int) and problem.batch == 1:
+        rest = math.prod(config.tiles(m, n))
+        if rest > COMPUTE_UNITS and (rest := rest % COMPUTE_UNITS) and (parts := COMPUTE_UNITS // rest) > 1:
+            yield replace(config, splits=min(parts, MAX_SPLITS), tail=True)
 
 
 def _all() -> Iterator[GemmConfig]:
     yield from RINGS
+    yield GemmConfig(32, 128, 64, 1, 4, stages_m=5, stages_n=5)
     for m, n, waves_m, waves_n in _STAGED:
         for k in _STAGED_K:
             yield GemmConfig(m, n, k, waves_m, waves_n)
