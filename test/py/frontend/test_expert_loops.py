@@ -5,6 +5,7 @@ Inputs are small integers, so that every sum is exact in float32 and both ways r
 
 from __future__ import annotations
 
+import runpy
 from collections.abc import Callable
 from typing import Any
 
@@ -294,6 +295,13 @@ def test_a_loop_that_breaks_the_graph_is_noted(layer: Layer) -> None:
     assert codes == {"dynamo.graph-break"}
     for advice in ("capture_dynamic_output_shape_ops = True", 'experts_implementation="grouped_mm"'):
         assert any(advice in note.sentence for note in record.notes), record.notes
+
+
+def test_the_example(pytestconfig: pytest.Config) -> None:
+    model, inputs = runpy.run_path(str(pytestconfig.rootpath / "examples" / "moe.py"))["example"]()
+    record = flycc.explain(model, *inputs)
+    kernels = [node.kernel for graph in record.graphs for node in graph.report.nodes]
+    assert kernels == ["flycc::gemm", "flycc::topk", "flycc::grouped_gemm", "flycc::grouped_gemm"]
 
 
 def test_autocast_has_rules_of_its_own(layer: Layer) -> None:
