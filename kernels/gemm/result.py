@@ -130,8 +130,8 @@ def exchange(
 
 
 _NOTHING = Epilogue()
-#: Chunks of a lane that are finished together.
-_AT_A_TIME = 4
+#: Chunks of a lane that are finished together, and registers that what is added to them may take.
+_AT_A_TIME, _LOADED = 4, 32
 
 
 @dataclass(frozen=True)
@@ -175,12 +175,14 @@ class Output:
         """
         out = bounded(self.pointer)
         pre_out = None if self.pre is None else bounded(self.pre)
-        groups = [chunks[i : i + _AT_A_TIME] for i in range(0, len(chunks), _AT_A_TIME)]
+        size = self._at_a_time(len(chunks[0].values))
+        groups = [chunks[i : i + size] for i in range(0, len(chunks), size)]
         addends = self._addends(groups[0])
         for group, following in zip(groups, [*groups[1:], []], strict=True):
             ahead = self._addends(following)
             rocdl.sched_barrier(0)
-            for chunk, (bias, residual) in zip(group, addends, strict=True):
+            for chunk, loaded in zip(group, addends, strict=True):
+                bias, residual = (_in_float32(pieces) for pieces in loaded)
                 sums = _vector(chunk.values)
                 gates = None if chunk.gates is None else _vector(chunk.gates)
                 result, pre = finish(self.epilogue, sums, gates, self.scale, bias, residual)
@@ -189,7 +191,13 @@ class Output:
                     self._store(pre_out, chunk, pre)
             addends = ahead
 
-    def _addends(self, chunks: list[Chunk]) -> list[tuple[fx.Vector | None, fx.Vector | None]]:
+    def _at_a_time(self, values: int) -> int:
+        """Chunks of so many values that are finished together: elements that are loaded singly take a register each."""
+        addends = [addend for addend in (self.bias, self.residual) if addend is not None]
+        registers = sum(values // min(2, addend.vector) for addend in addends)
+        return max(1, min(_AT_A_TIME, _LOADED // max(1, registers)))
+
+    def _addends(self, chunks: list[Chunk]) -> list[tuple[list[fx.Vector], list[fx.Vector]]]:
         """Of each chunk, what the bias and what the residual adds."""
         return [(self._load(self.bias, chunk), self._load(self.residual, chunk)) for chunk in chunks]
 
@@ -201,23 +209,28 @@ class Output:
             piece = vectors.rounded(_vector([values[start + i] for i in range(size)]), self.element)
             vectors.store(out, piece, checked(self._inside(chunk.row, column), place))
 
-    def _load(self, addend: Addend | None, chunk: Chunk) -> fx.Vector | None:
-        """What is to be added to a chunk's results, in float32."""
+    def _load(self, addend: Addend | None, chunk: Chunk) -> list[fx.Vector]:
+        """What is to be added to a chunk's results, in the pieces that it is loaded in."""
         if addend is None:
-            return None
+            return []
         buffer = bounded(addend.pointer)
         size = math.gcd(addend.vector, len(chunk.values))
-        found: list[fx.Float32] = []
+        found = []
         for start in range(0, len(chunk.values), size):
             column = chunk.column + start
             place = chunk.row * addend.row + (column if size > 1 else column * addend.column)
             offset = checked(self._inside(chunk.row, column), place * vectors.element_bytes(addend.element))
-            loaded = vectors.load(buffer, addend.element, size, offset)
-            found += [loaded[i].to(fx.Float32) for i in range(size)]
-        return _vector(found)
+            found.append(vectors.load(buffer, addend.element, size, offset))
+        return found
 
     def _inside(self, row: fx.Int32, column: fx.Int32) -> Any:
         return (row < self.rows_left) & (column < self.columns_left)
+
+
+def _in_float32(pieces: list[fx.Vector]) -> fx.Vector | None:
+    """One vector of all pieces, if there are any."""
+    values = [piece[i].to(fx.Float32) for piece in pieces for i in range(piece.numel)]
+    return _vector(values) if values else None
 
 
 def _vector(values: list[fx.Float32]) -> fx.Vector:

@@ -16,10 +16,15 @@ from emulated_gemm import NUMPY_TYPES, Gemm, Stored, half_ulp
 from test_gemm_emulated import LAYOUTS, any_configuration, gemm_of, integers, stored
 from test_gemm_ring_emulated import any_ring, served
 
+from flycc import emulator
+from flycc.codegen import compile_kernel
 from flycc.contracts import Epilogue, GemmProblem, Reason
 from flycc.contracts.gemm import Activation
+from flycc.emulator.trace import SPACES
+from flycc.emulator.trace_recorder import Recorder
 from flycc.kernels import gemm
 from flycc.kernels.gemm import GemmConfig
+from flycc.tuning.modelled import steps
 
 CONFIGS = {
     "decode": GemmConfig(16, 64, 64, waves_k=4, staged=False),
@@ -147,6 +152,14 @@ def test_misaligned(name: str, epilogue: Epilogue) -> None:
     check_exact(with_epilogue(case, epilogue, rng), CONFIGS[name])
 
 
+@pytest.mark.parametrize("name", ["decode", "ring"])
+def test_results_of_the_other_16_bit_type(name: str) -> None:
+    """Addends have the operands' type."""
+    rng = np.random.default_rng(seed)
+    case = gemm_of(rng, "bf16", "NT", (1, 33, 72, 72))
+    check_exact(with_epilogue(case, Epilogue(residual=True, out_dtype="f16"), rng), CONFIGS[name])
+
+
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_largest_gated_tile(layout: str) -> None:
     rng = np.random.default_rng(seed)
@@ -243,6 +256,42 @@ def test_wave_order_does_not_matter_and_sanitizers_are_quiet(name: str) -> None:
         result = case.run(CONFIGS[name], order, sanitize="all")
         assert not result.findings, "\n".join(map(str, result.findings))
         np.testing.assert_array_equal(result.memory, first, err_msg=str(order))
+
+
+@pytest.mark.parametrize(
+    "epilogue", [Epilogue(gated=True, activation="gelu", residual=True), Epilogue(residual=True)]
+)
+@pytest.mark.parametrize(("layout", "align"), [("NN", 16), ("NT", 2)])
+def test_nothing_is_spilled_and_lds_has_no_conflicts(layout: str, align: int, epilogue: Epilogue) -> None:
+    problem = GemmProblem(
+        "bf16",
+        256,
+        256,
+        256,
+        trans_b=layout == "NT",
+        bias=not epilogue.gated,
+        epilogue=epilogue,
+        align_bias=align,
+        align_residual=align,
+    )
+    assert scratch_and_conflicts(problem, RING) == (0, 0)
+
+
+def scratch_and_conflicts(problem: GemmProblem, config: GemmConfig) -> tuple[int, int]:
+    """Bytes of scratch memory a lane, and clocks of LDS accesses beyond the least, of a workgroup."""
+    (step,) = steps(problem, config)
+    compiled = compile_kernel(step.spec)
+    kernel = emulator.load(compiled.elf).kernels[compiled.symbol]
+    memory, recorder = emulator.Memory(), Recorder()
+    buffers = {name: np.zeros(size, np.uint8) for name, size in step.buffers.items()}
+    pointers = {name: memory.register(buffer) if buffer.size else 0 for name, buffer in buffers.items()}
+    kernarg = compiled.kernarg.pack({**pointers, **step.numbers})
+    grid, block = step.launch.grid, step.launch.block
+    emulator.launch(kernel, grid, block, kernarg, memory, workgroups=[(0, 0, 0)], observers=(recorder,))
+    accesses = recorder.trace().accesses
+    of_lds = accesses[accesses["space"] == SPACES.index("lds")]
+    assert len(of_lds)
+    return kernel.descriptor.scratch_bytes, int((of_lds["clocks"] - of_lds["phases"]).sum())
 
 
 GATED = GemmProblem("bf16", 512, 512, 512, trans_b=True, epilogue=Epilogue(gated=True))
