@@ -111,6 +111,11 @@ class GemmConfig:
         return self.waves * WAVE_SIZE
 
     @property
+    def part_sums(self) -> int:
+        """float32 sums of one part of a tile in memory: four at least for each work-item."""
+        return max(self.tile_m * self.tile_n, 4 * self.threads)
+
+    @property
     def step_k(self) -> int:
         """Elements of K that one turn of the main loop covers."""
         return self.tile_k * self.waves_k
@@ -303,8 +308,8 @@ class Shares:
     @property
     def sums(self) -> int:
         """float32 sums that a launch has room for in memory: those of all parts."""
-        tile = self.config.tile_m * self.config.tile_n
-        return self.batch * (self.tiles - self.whole) * self.parts * tile if self.parts > 1 else 0
+        tiles = self.batch * (self.tiles - self.whole)
+        return tiles * self.parts * self.config.part_sums if self.parts > 1 else 0
 
 
 def others_arrived(parts: int) -> int:

@@ -58,14 +58,14 @@ class Parts:
         config: GemmConfig,
     ) -> Parts:
         """Those of the tile of `share` of product number `batch`."""
-        size = fx.Int64(shape.parts) * (config.tile_m * config.tile_n)
+        size = fx.Int64(shape.parts) * config.part_sums
         split = batch * (share.tiles - shape.whole) + (share.tile - shape.whole)
         sums = partial + fx.Int64(split) * size
         return cls(share, sums, arrived + (batch * share.tiles + share.tile) * config.waves, thread, config)
 
     def place(self, part: fx.Int32, vector: int) -> fx.Int32:
         """Byte offset of this work-item's vector in `sums`."""
-        of_part = part * (4 * self.config.tile_m * self.config.tile_n)
+        of_part = part * (4 * self.config.part_sums)
         return of_part + (self.thread + vector * self.config.threads) * ACCESS_BYTES
 
 

@@ -23,6 +23,7 @@ from flycc.kernels.gemm import GemmConfig
 CONFIGS = {
     "ring": GemmConfig(64, 64, 64, 2, 2, stages_m=3, stages_n=3, splits=3),
     "direct": GemmConfig(16, 64, 64, waves_k=2, staged=False, splits=4),
+    "few results": GemmConfig(16, 16, 64, waves_k=4, staged=False, splits=2),
     "staged": GemmConfig(64, 64, 64, 2, 2, splits=2),
 }
 
