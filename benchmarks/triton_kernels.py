@@ -118,3 +118,37 @@ def product(  # type: ignore[no-untyped-def]
         left += BK
         right += BK
     tl.store(c + at_row[:, None] * n + at_column[None, :], total.to(c.dtype.element_ty))
+
+
+@triton.jit
+def grouped_product(  # type: ignore[no-untyped-def]
+    a, b, c, offsets, groups, n, k,
+    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, PROGRAMS: tl.constexpr,
+):  # fmt: skip
+    """c [m, n] = a [m, k] b[g] [k, n] for the rows of each group g, which end at offsets[g]: `PROGRAMS` take
+    tile after tile of all groups in a row. n and k are multiples of the tile's.
+    """
+    number, start, before = tl.program_id(0), 0, 0
+    columns = n // BN
+    for group in range(groups):
+        end = tl.load(offsets + group)
+        rows = end - start
+        height = tl.cdiv(rows, BM)
+        while number < before + height * columns:
+            tile = number - before
+            # Rows beyond the group's are its first ones again, and not stored.
+            at_row = tile % height * BM + tl.arange(0, BM)
+            at_column = tile // height * BN + tl.arange(0, BN)
+            depth = tl.arange(0, BK)
+            left = a + (start + at_row % rows)[:, None] * k + depth[None, :]
+            right = b + tl.cast(group, tl.int64) * n * k + depth[:, None] * n + at_column[None, :]
+            total = tl.zeros((BM, BN), tl.float32)
+            for _ in range(0, k, BK):
+                total = tl.dot(tl.load(left), tl.load(right), total)
+                left += BK
+                right += BK * n
+            out = c + (start + at_row)[:, None] * n + at_column[None, :]
+            tl.store(out, total.to(c.dtype.element_ty), mask=(at_row < rows)[:, None])
+            number += PROGRAMS
+        before += height * columns
+        start = end

@@ -18,6 +18,7 @@ BENCHMARKS = {
     "costmodel": ("costmodel", "modelled times beside published ones: how far to believe them"),
     "gemm": ("gemm", "dense products, modelled, beside Triton's and published times"),
     "epilogues": ("epilogues", "epilogues in a product's kernel against a pass of their own, modelled"),
+    "grouped": ("grouped", "grouped products, modelled, beside Triton's and published times"),
     "tuner": ("tuner", "configurations chosen without a GPU, against an exhaustive search by the model"),
     "launch": ("launch_overhead", "what a launch costs the host"),
     "norm_topk": ("norm_topk", "bytes that RMS norm and top-k move, against the least"),

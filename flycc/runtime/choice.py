@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -11,20 +12,38 @@ from flycc.contracts import Problem, Reason
 #: A tuned configuration for a problem, or None where it has none.
 Provider = Callable[[Any], Any]
 
+#: Goes up whenever another configuration may be chosen than before.
+_generations = itertools.count()
+_generation = next(_generations)
+
 _providers: list[Provider] = []
 #: Those that raised something: the user was told.
 _failed: set[Provider] = set()
 
 
+def generation() -> int:
+    """A number that is another one whenever `choose` may answer differently than before."""
+    return _generation
+
+
+def changed() -> None:
+    """To be called by a provider that may answer differently from now on."""
+    global _generation
+    _generation = next(_generations)
+
+
 def install(provider: Provider) -> None:
-    """Ask `provider` before those that are there already. It is asked at every launch, so it must be quick."""
+    """Ask `provider` before those that are there already. It may be asked at any launch, so it must be quick; what it
+    answers may be kept until it calls `changed`."""
     if provider not in _providers:
         _providers.insert(0, provider)
+        changed()
 
 
 def remove(provider: Provider) -> None:
     """Ask it no more."""
     _providers.remove(provider)
+    changed()
 
 
 def choose(problem: Problem, own: Callable[[Any], Any]) -> Any | Reason:

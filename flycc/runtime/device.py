@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
@@ -12,6 +12,10 @@ from flycc.contracts import FlyccError
 
 #: Workgroups, or work-items of a workgroup, along x, y, z.
 Extent = tuple[int, int, int]
+
+
+#: Launches a kernel with everything in place but its pointers, which it takes. Threads may share it.
+ReadyLaunch = Callable[..., None]
 
 
 class DeviceError(FlyccError):
@@ -54,6 +58,12 @@ class Device(Protocol):
 
     def launch(self, kernel: Any, grid: Extent, block: Extent, kernarg: bytes) -> None:
         """Run `kernel` on `grid` workgroups of `block` work-items, ordered after earlier launches."""
+
+    def ready(
+        self, kernel: Any, grid: Extent, block: Extent, kernarg: bytes, pointers: int
+    ) -> ReadyLaunch | None:
+        """A launch to be repeated with other pointers, the first `pointers` arguments of 8 bytes in `kernarg`; or None
+        where kernels may only touch what is `mapped`."""
 
     def queue(self) -> tuple[int, int]:
         """The stream of the next launch, whose launches come one after another, and a number for the graph that it is

@@ -88,6 +88,11 @@ class EmulatedDevice:
         except EmulatorError as error:
             raise DeviceError(Reason("device.launch", str(error))) from error
 
+    def ready(
+        self, kernel: emulator.Kernel, grid: Extent, block: Extent, kernarg: bytes, pointers: int
+    ) -> None:
+        """None: a kernel may touch nothing but what is mapped."""
+
     def queue(self) -> tuple[int, int]:
         return 0, 0
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from flycc.contracts import FlyccError, GemmProblem, Reason
 from flycc.contracts.gemm import Activation
 from flycc.kernels import gemm as family
-from flycc.runtime import choice, refusals, workspace
+from flycc.runtime import choice, plans, refusals, workspace
 from flycc.runtime.device import Device
 from flycc.runtime.devices import common_device, device_for
 from flycc.runtime.library import LIBRARY
@@ -24,6 +24,9 @@ _ARGUMENTS = (
     "Tensor a, Tensor b, Tensor? bias=None, *, bool trans_a=False, bool trans_b=False, Tensor? b2=None, "
     'Tensor? residual=None, float scale=1.0, str activation="none", ScalarType? out_dtype=None'
 )
+#: Arguments of the kernel that are pointers to a call's tensors: they come first.
+_POINTERS = family.KERNARG.names.index("partial")
+_PLANS = plans.Plans()
 LIBRARY.define(f"gemm({_ARGUMENTS}) -> Tensor")
 LIBRARY.define(f"gemm_with_preactivation({_ARGUMENTS}) -> (Tensor out, Tensor preactivation)")
 
@@ -66,8 +69,11 @@ def prepare(
     return config, load(family.kernel(problem, config), device)
 
 
-def launch(operands: GemmOperands, device: Device) -> None:
-    """Compute `operands.out`. Raises `FlyccError` before anything ran, or `DeviceError` from the launch."""
+def launch(operands: GemmOperands, device: Device) -> plans.Repeat | None:
+    """Compute `operands.out`. Raises `FlyccError` before anything ran, or `DeviceError` from the launch.
+
+    Returns how to do so again with other pointers, unless the device cannot.
+    """
     problem = operands.problem()
     strides = operands.strides()
     # Those between matrices are only ever multiplied in 64 bits.
@@ -76,16 +82,19 @@ def launch(operands: GemmOperands, device: Device) -> None:
     geometry = family.launch(problem, config)
     inputs, outputs = operands.inputs(), operands.outputs()
     numbers = {"scale": operands.scale, **operands.sizes()}
+    needs = (0, 0)
     if config.split:
         shares = family.shares(problem, config)
         place = operands.out.device
-        outputs["partial"] = workspace.sums(max(1, shares.sums), place)
+        needs = (max(1, shares.sums), shares.counters)
+        outputs["partial"] = workspace.sums(needs[0], place)
         outputs["arrived"] = workspace.counters(shares.counters, device, place)
         numbers |= {"parts": shares.parts, "part_k": shares.part_k, "whole": shares.whole}
     with device.mapped([*inputs.values()], [*outputs.values()]) as addresses:
         pointers = dict(zip((*inputs, *outputs), addresses, strict=True))
         kernarg = loaded.spec.kernarg.pack({**family.ABSENT, **pointers, **strides, **numbers})
         device.launch(loaded.handle, geometry.grid, geometry.block, kernarg)
+    return plans.repeat(device, loaded, geometry, kernarg, _POINTERS, *needs)
 
 
 def gemm(
@@ -107,7 +116,7 @@ def gemm(
     Returns a contiguous [..., M, N]. Where no kernel computes it PyTorch does: a product of PyTorch's, rounded to the
     dtype of `a` but for a wider result, then the rest in float32 and a second rounding.
     """
-    return _gemm(a, b, bias, trans_a, trans_b, Tail(**tail), preactivation=False)[0]
+    return _gemm(a, b, bias, trans_a, trans_b, tail, preactivation=False)[0]
 
 
 def gemm_with_preactivation(
@@ -120,7 +129,7 @@ def gemm_with_preactivation(
     **tail: Any,
 ) -> tuple[Tensor, Tensor]:
     """As `gemm`, and the argument of the activation, rounded as the result is; not of a gated product."""
-    out, preactivation = _gemm(a, b, bias, trans_a, trans_b, Tail(**tail), preactivation=True)
+    out, preactivation = _gemm(a, b, bias, trans_a, trans_b, tail, preactivation=True)
     return out, preactivation
 
 
@@ -130,17 +139,48 @@ def _gemm(
     bias: Tensor | None,
     trans_a: bool,
     trans_b: bool,
-    tail: Tail,
+    tail: Mapping[str, Any],
     *,
     preactivation: bool,
 ) -> list[Tensor]:
-    """The result and, if wanted, the argument of the activation."""
+    """The result and, if wanted, the argument of the activation. `tail` are the fields of a `Tail` that are given."""
+    tensors = (a, b, bias, tail.get("b2"), tail.get("residual"))
+    others = tuple(tail.get(name) for name in ("scale", "activation", "out_dtype"))
+    key = plan = None
+    try:
+        device = device_for(a.device)
+        key, addresses = plans.key(device, tensors, (trans_a, trans_b, preactivation, *others))
+        plan = _PLANS.find(key)
+    except Exception:  # what it was will be said by the analysis
+        pass
+    new = None if plan is None else plan.empty(a.device)
+    if plan is None or new is None:
+        return _first(a, b, bias, trans_a, trans_b, Tail(**tail), preactivation, key)
+    results, (out, *pre) = new
+    try:
+        # In the order of the kernel's arguments.
+        plan.repeat(device, a.device, *addresses[:3], out, *addresses[3:], *(pre or (0,)))
+        return results
+    except Exception as error:
+        refusals.refuse("gemm", error)
+    return _pytorch(*_factors(a, b, tail.get("b2"), trans_a, trans_b), bias, Tail(**tail), results)
+
+
+def _first(
+    a: Tensor,
+    b: Tensor,
+    bias: Tensor | None,
+    trans_a: bool,
+    trans_b: bool,
+    tail: Tail,
+    preactivation: bool,
+    key: plans.Key | None,
+) -> list[Tensor]:
+    """A call whose operands have to be looked at. What is found is kept for those that `key` describes."""
     results = _results(a, b, bias, trans_a, trans_b, tail, preactivation)
     if not results[0].numel():
         return results
-    left = a.transpose(-1, -2) if trans_a else a
-    right = b.transpose(-1, -2) if trans_b else b
-    right2 = tail.b2 if tail.b2 is None or not trans_b else tail.b2.transpose(-1, -2)
+    left, right, right2 = _factors(a, b, tail.b2, trans_a, trans_b)
     if left.shape[-1]:  # else an empty sum; there is nothing to launch
         try:
             device = device_for(common_device(a=a, b=b, bias=bias, b2=tail.b2, residual=tail.residual))
@@ -155,11 +195,31 @@ def _gemm(
                 scale=tail.scale,
                 activation=tail.activation,
             )
-            launch(operands, device)
+            again = launch(operands, device)
+            copied = any(
+                tensor.data_ptr() != given.data_ptr()
+                for tensor, given in zip(
+                    operands.inputs().values(),
+                    (given for given in (a, b, bias, tail.b2, tail.residual) if given is not None),
+                    strict=True,
+                )
+            )
+            if key is not None and not copied:
+                _PLANS.keep(key, results, again)
             return results
         except Exception as error:  # a model never breaks because of us: see refusals.refuse
             refusals.refuse("gemm", error)
     return _pytorch(left, right, right2, bias, tail, results)
+
+
+def _factors(
+    a: Tensor, b: Tensor, b2: Tensor | None, trans_a: bool, trans_b: bool
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """The logical [..., M, K], [..., K, N] and [..., K, N]."""
+    left = a.transpose(-1, -2) if trans_a else a
+    if not trans_b:
+        return left, b, b2
+    return left, b.transpose(-1, -2), None if b2 is None else b2.transpose(-1, -2)
 
 
 def _pytorch(

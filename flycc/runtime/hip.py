@@ -8,6 +8,7 @@ What cannot be captured (loading a kernel, allocating, copying, synchronising) i
 from __future__ import annotations
 
 import ctypes
+import struct
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ import torch
 from torch import Tensor
 
 from flycc.contracts import Reason
-from flycc.runtime.device import DeviceError, Extent
+from flycc.runtime.device import DeviceError, Extent, ReadyLaunch
 from flycc.runtime.hip_library import (
     DEVICE_TO_HOST,
     HOST_TO_DEVICE,
@@ -40,19 +41,6 @@ class HipKernel:
     symbol: str
 
 
-class _Extra(ctypes.Structure):
-    """The list of keys and values that hipModuleLaunchKernel takes as `extra`, and the size that it points to."""
-
-    _fields_ = (
-        ("pointer_key", ctypes.c_size_t),
-        ("pointer", ctypes.c_char_p),
-        ("size_key", ctypes.c_size_t),
-        ("size_address", ctypes.c_size_t),
-        ("end_key", ctypes.c_size_t),
-        ("size", ctypes.c_size_t),
-    )
-
-
 class _Current:
     """Makes a GPU HIP's current one for this thread inside a block, and the one before current again after it."""
 
@@ -71,6 +59,44 @@ class _Current:
     def _set(self, index: int) -> None:
         if self._before.value != self._index:
             self._hip.call("device.current", f"GPU {index}", "hipSetDevice", index)
+
+
+class _Arguments:
+    """What one call of a ready launch hands to HIP: memory of its own, filled and linked but for the pointers."""
+
+    __slots__ = ("current", "current_address", "extra", "extra_address", "kernarg", "size")
+
+    def __init__(self, kernarg: bytes) -> None:
+        self.kernarg = ctypes.create_string_buffer(kernarg, len(kernarg))
+        self.size = ctypes.c_size_t(len(kernarg))
+        addresses = (ctypes.addressof(self.kernarg), ctypes.addressof(self.size))
+        self.extra = (ctypes.c_size_t * 5)(_BUFFER_POINTER, addresses[0], _BUFFER_SIZE, addresses[1], _END)
+        self.extra_address = ctypes.byref(self.extra)
+        self.current = ctypes.c_int()
+        self.current_address = ctypes.byref(self.current)
+
+
+class _Ready:
+    """A launch on a GPU with everything in place but the first arguments, which are pointers."""
+
+    __slots__ = ("_device", "_free", "_geometry", "_kernarg", "_kernel", "_pack")
+
+    def __init__(
+        self, device: HipDevice, kernel: HipKernel, grid: Extent, block: Extent, kernarg: bytes, pointers: int
+    ) -> None:
+        self._device, self._kernel, self._geometry = device, kernel, (grid, block)
+        self._kernarg, self._pack = kernarg, struct.Struct(f"<{pointers}Q").pack_into
+        #: Arguments that no call is using: a list, whose pop and append no other thread can get between.
+        self._free: list[_Arguments] = []
+
+    def __call__(self, *pointers: int) -> None:
+        try:
+            arguments = self._free.pop()
+        except IndexError:
+            arguments = _Arguments(self._kernarg)
+        self._pack(arguments.kernarg, 0, *pointers)
+        self._device.launch_with(self._kernel, *self._geometry, arguments)
+        self._free.append(arguments)  # HIP has copied them
 
 
 class HipDevice:
@@ -153,15 +179,29 @@ class HipDevice:
         return HipKernel(_value(function), symbol)
 
     def launch(self, kernel: HipKernel, grid: Extent, block: Extent, kernarg: bytes) -> None:
-        extra = _Extra(_BUFFER_POINTER, kernarg, _BUFFER_SIZE, 0, _END, len(kernarg))
-        extra.size_address = ctypes.addressof(extra) + _Extra.size.offset
-        with self._current():
-            error = self._raw.hipModuleLaunchKernel(
-                kernel.function, *grid, *block, 0, self._stream(), None, ctypes.byref(extra)
+        self.launch_with(kernel, grid, block, _Arguments(kernarg))
+
+    def launch_with(self, kernel: HipKernel, grid: Extent, block: Extent, arguments: _Arguments) -> None:
+        """`launch`, with the arguments where HIP finds them."""
+        raw = self._raw
+        # The same GPU as ever, nearly always: then there is nothing to make current, and nothing to restore.
+        if not raw.hipGetDevice(arguments.current_address) and arguments.current.value == self.index:
+            error = raw.hipModuleLaunchKernel(
+                kernel.function, *grid, *block, 0, self._stream(), None, arguments.extra_address
             )
+        else:
+            with self._current():
+                error = raw.hipModuleLaunchKernel(
+                    kernel.function, *grid, *block, 0, self._stream(), None, arguments.extra_address
+                )
         if error:
             what = f"launching {kernel.symbol} with grid {grid}, block {block}, or an earlier kernel"
             raise self._library.error("device.launch", what, "hipModuleLaunchKernel", error)
+
+    def ready(
+        self, kernel: HipKernel, grid: Extent, block: Extent, kernarg: bytes, pointers: int
+    ) -> ReadyLaunch:
+        return _Ready(self, kernel, grid, block, kernarg, pointers)
 
     def queue(self) -> tuple[int, int]:
         stream, status, number = self._stream(), ctypes.c_int(), ctypes.c_ulonglong()

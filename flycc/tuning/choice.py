@@ -194,3 +194,4 @@ def forget() -> None:
     """Read the stored tables again when they are needed next."""
     _stored.cache_clear()
     tuned_config.cache_clear()
+    choice.changed()
