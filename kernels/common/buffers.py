@@ -16,9 +16,10 @@ from flydsl.expr.typing import T
 from flycc.kernels.common.machine import OFFSET_LIMIT
 
 
-def bounded(pointer: fx.Pointer) -> Any:
-    """A buffer resource of `OFFSET_LIMIT` bytes that starts at `pointer`."""
-    return rocdl.get_buffer_rsrc(rocdl.make_buffer_ptr(pointer, num_records_bytes=fx.Int64(OFFSET_LIMIT)))
+def bounded(pointer: fx.Pointer, size: fx.Int32 | None = None) -> Any:
+    """A buffer resource of `size` bytes, at most and by default `OFFSET_LIMIT`, that starts at `pointer`."""
+    records = fx.Int64(OFFSET_LIMIT if size is None else size)
+    return rocdl.get_buffer_rsrc(rocdl.make_buffer_ptr(pointer, num_records_bytes=records))
 
 
 def checked(exists: Any, offset: fx.Int32) -> fx.Int32:

@@ -4,6 +4,8 @@ WAVE_SIZE = 64
 COMPUTE_UNITS = 256
 #: Dies, to which workgroups go in turns; each has an L2 of its own.
 XCDS = 8
+#: SIMDs of a compute unit, to which waves of a workgroup go in turns.
+SIMDS = 4
 #: LDS of a compute unit, all of which one workgroup may have.
 LDS_BYTES = 160 * 1024
 #: The largest access of a lane to memory or LDS.

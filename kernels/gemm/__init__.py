@@ -35,6 +35,7 @@ _SOURCES = (
             "kernarg.py",
             "operand.py",
             "order.py",
+            "parts.py",
             "pipeline.py",
             "product.py",
             "program.py",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import get_args
+from typing import Literal, get_args
 
 from flycc.contracts import GemmProblem, Reason
 from flycc.contracts.gemm import Activation
@@ -18,6 +18,7 @@ from flycc.kernels.common.machine import (
     MAX_THREADS,
     MAX_WORK_ITEMS,
     OFFSET_LIMIT,
+    SIMDS,
     WAVE_SIZE,
 )
 
@@ -48,6 +49,8 @@ _FARTHER = 2.5
 _WORKGROUP_BYTES, _PARTIAL_BYTES, _PARTS_BYTES = 40_000, 10_000, 50_000
 #: Parts of K: a counter has 16 bits, and no problem so few tiles.
 MAX_SPLITS = 256
+#: Rows of a wave that are one part of its tile of A.
+PART_ROWS = 64
 #: Loads in flight of a wave that s_waitcnt can count.
 MAX_LOADS = 63
 
@@ -65,6 +68,9 @@ def product_columns(problem: GemmProblem) -> Size:
     return problem.n * 2 if problem.epilogue.gated and isinstance(problem.n, int) else problem.n
 
 
+Schedule = Literal["steps", "staggered", "ahead"]
+
+
 @dataclass(frozen=True, slots=True)
 class GemmConfig:
     """How one workgroup computes `tile_m` x `tile_n` of the result, `tile_k * waves_k` of K at a time.
@@ -74,7 +80,8 @@ class GemmConfig:
     says that both operand tiles go through LDS (double buffered, the next one loaded while this one is
     multiplied); otherwise each wave loads MFMA operands straight from memory, which suits weights that
     are read once. With `stages_m` and `stages_n` the tiles of A and B go to rings of so many in LDS, without
-    registers between; that takes operands aligned to 16 bytes.
+    registers between; that takes operands aligned to 16 bytes. `schedule` says how rings are refilled and read: by
+    whole "steps", or, rings of two, part by part, the waves "staggered" or reading "ahead" (see `parts.py`).
 
     With `splits` a tile's K is divided among so many workgroups, or as many as there are steps along K; with `tail`
     only that of the tiles that would make up a last round in which compute units are idle.
@@ -91,11 +98,17 @@ class GemmConfig:
     stages_n: int = 0
     splits: int = 1
     tail: bool = False
+    schedule: Schedule = "steps"
 
     @property
     def split(self) -> bool:
         """Whether several workgroups may share a tile."""
         return self.splits > 1
+
+    @property
+    def parts(self) -> int:
+        """Parts of the tile of A, if it is not refilled by whole steps."""
+        return self.tile_m // self.waves_m // PART_ROWS
 
     @property
     def ring(self) -> bool:
@@ -157,6 +170,8 @@ class GemmConfig:
 
     def __str__(self) -> str:
         way = f"ring{self.stages_m}{self.stages_n}" if self.ring else "lds" if self.staged else "direct"
+        if self.schedule != "steps":
+            way = self.schedule
         waves = f"{self.waves_m}x{self.waves_n}x{self.waves_k}"
         split = f"_{'tail' if self.tail else 'split'}{self.splits}" if self.split else ""
         return f"{self.tile_m}x{self.tile_n}x{self.tile_k}_w{waves}_{way}{split}"
@@ -186,11 +201,13 @@ class GemmConfig:
                     f"{along} = {size}, along which {name} is contiguous: configuration {self} takes known"
                 )
                 return Reason("gemm.size", f"{sentence} multiples of {FRAGMENT}")
-            if rows is not None and rows % RING_ROWS:
-                sentence = (
-                    f"{name} is contiguous along its tile's {rows} rows: configuration {self} takes multiples"
+            waves = self.waves_m if name == "a" else self.waves_n * (1 + problem.epilogue.gated)
+            of_wave = None if rows is None else rows // waves
+            if rows and of_wave and (rows % RING_ROWS or (of_wave % RING_ROWS and RING_ROWS % of_wave)):
+                sentence = f"{name} is contiguous along its tile's {rows} rows: configuration {self} takes"
+                return Reason(
+                    "gemm.layout", f"{sentence} multiples of {RING_ROWS}, which waves share out evenly"
                 )
-                return Reason("gemm.layout", f"{sentence} of {RING_ROWS}")
         return None
 
     def _check_gated(self, problem: GemmProblem) -> Reason | None:
@@ -236,12 +253,15 @@ class GemmConfig:
                 return bad(
                     f"a wave has {self.ring_loads} loads in flight, at most {MAX_LOADS} can be counted"
                 )
+        if self.schedule != "steps" and (reason := self._check_parts()):
+            return bad(reason)
         if self.staged:
             if self.waves_k != 1:
                 return bad("K cannot be split over waves when tiles are staged in LDS")
             for name, rows in (("tile_m", self.tile_m), ("tile_n", self.tile_n)):
                 chunks = self.tile_k // FRAGMENT
-                if self.threads % rows or self.threads % chunks or rows * chunks % self.threads:
+                apart = not self.ring and (self.threads % rows or self.threads % chunks)
+                if apart or rows * chunks % self.threads:
                     return bad(
                         f"{name} x tile_k does not divide into 16-byte chunks for {self.threads} threads"
                     )
@@ -250,6 +270,19 @@ class GemmConfig:
             share = max(4, results // self.threads)
             if results % share or share % 4 or self.tile_n % share:
                 return bad(f"{self.threads} threads cannot share the sum of the partial tiles evenly")
+        return None
+
+    def _check_parts(self) -> str | None:
+        if self.schedule not in get_args(Schedule):
+            return f"schedule = {self.schedule!r}: must be one of {', '.join(get_args(Schedule))}"
+        if (self.stages_m, self.stages_n, self.tile_k) != (2, 2, RING_TILE_K[0]):
+            return f"tiles that are refilled by parts have a tile_k of {RING_TILE_K[0]} and rings of 2"
+        if self.tile_m % (PART_ROWS * self.waves_m) or self.parts < 2:
+            return f"a part is {PART_ROWS} rows of each wave, of two parts at least"
+        if self.waves not in (1, 2, 4, 8) or self.tile_n % (2 * FRAGMENT * self.waves):
+            return "1, 2, 4 or 8 waves load whole rows of a part, and B in halves"
+        if self.schedule == "staggered" and self.waves != 2 * SIMDS:
+            return f"two waves of each SIMD are staggered, {2 * SIMDS} in all"
         return None
 
     def _check_sizes(self, problem: GemmProblem) -> Reason | None:
@@ -330,7 +363,8 @@ _LARGE = GemmConfig(128, 128, 64, waves_m=2, waves_n=2)
 
 #: LDS holds no more tiles of the largest, and more of the others bring nothing.
 RINGS = (
-    GemmConfig(256, 256, 64, 2, 4, stages_m=3, stages_n=2),
+    GemmConfig(384, 256, 64, 2, 4, stages_m=2, stages_n=2, schedule="staggered"),
+    GemmConfig(256, 256, 64, 2, 4, stages_m=2, stages_n=2, schedule="staggered"),
     GemmConfig(256, 128, 64, 4, 2, stages_m=3, stages_n=3),
     GemmConfig(128, 256, 64, 2, 4, stages_m=3, stages_n=3),
     GemmConfig(128, 128, 64, 2, 2, stages_m=4, stages_n=4),

@@ -58,17 +58,17 @@ class Pipeline:
             for ring in (self.b, self.a):
                 if step + ring.stages >= 0:
                     _start(ring.aim(fx.Int32(step + ring.stages), self.k))
-        _meet(self._after(self.b.stages - 1))
+        meet(self._after(self.b.stages - 1))
 
     def advance(self, step: fx.Int32) -> None:
         """Waits for the tiles of the next step, and for all waves to have read those of `step`; fills their places."""
         loads = [load for ring in (self.b, self.a) for load in ring.aim(step + ring.stages, self.k)]
-        _meet(self._after(self.b.stages - 2))
+        meet(self._after(self.b.stages - 2))
         _start(loads)
 
     def finish(self) -> None:
         """Waits until nothing is on its way to LDS."""
-        _meet(0)
+        meet(0)
 
     def fragments(self, step: fx.Int32, slice_k: int) -> list[list[Fragment]]:
         """This wave's fragments of A and of B in a slice of 32 along K of the tiles of `step`."""
@@ -133,7 +133,7 @@ def _start(loads: list[Load]) -> None:
         load.start()
 
 
-def _meet(loads: int) -> None:
+def meet(loads: int) -> None:
     """All waves meet when each has read what it asked of LDS and has at most `loads` loads on their way."""
     rocdl.sched_barrier(0)
     rocdl.s_waitcnt(vmcnt=loads, lgkmcnt=0)

@@ -15,6 +15,7 @@ from typing import Any
 
 import flydsl.compiler as flyc
 import flydsl.expr as fx
+from flydsl._mlir.dialects import llvm
 from flydsl.expr import range_constexpr, rocdl
 from flydsl.expr.typing import T
 
@@ -31,6 +32,7 @@ from flycc.kernels.gemm.operand import (
     multiply,
     staging_groups,
 )
+from flycc.kernels.gemm.parts import Parts, ahead_step, staggered_step
 from flycc.kernels.gemm.pipeline import Pipeline, step_through
 from flycc.kernels.gemm.result import Chunk, exchange, result_chunks
 
@@ -162,9 +164,10 @@ def product(
     blocks_m, blocks_n = blocks(config)
     width_m = 1 if config.staged else direct_width(a, blocks_m)
     width_n = 1 if config.staged else direct_width(b, blocks_n)
+    lane = _counted_again(place.wave) if config.ring else place.lane
     first_n = place.first_n // b.halves
     chunks, *gates = (
-        result_chunks(half, place.lane, place.first_m, first_n, blocks_m, width_m, width_n)
+        result_chunks(half, lane, place.first_m, first_n, blocks_m, width_m, width_n)
         for half in _halves(acc, blocks_m, b.halves)
     )
     if gates:
@@ -181,6 +184,13 @@ def _halves(acc: list[fx.Vector], blocks_m: int, halves: int) -> list[list[fx.Ve
     return [[block for row in rows[half::halves] for block in row] for half in range(halves)]
 
 
+def _counted_again(wave: fx.Int32) -> Lane:
+    """This lane's place, from what no register has kept during the main loop: that needs them all."""
+    count = "v_mbcnt_lo_u32_b32 $0, -1, 0\nv_mbcnt_hi_u32_b32 $0, -1, $0"
+    lane = fx.Int32(llvm.inline_asm(T.i32, [], count, "=&v", has_side_effects=True))
+    return Lane(wave * WAVE_SIZE + lane, lane % MFMA_MN, lane // MFMA_MN)
+
+
 def blocks(config: GemmConfig) -> tuple[int, int]:
     """MFMA blocks of a wave along M and N."""
     return config.tile_m // config.waves_m // MFMA_MN, config.tile_n // config.waves_n // MFMA_MN
@@ -194,7 +204,27 @@ def sums(element: Any, config: Any, place: Any, a: Any, b: Any, k: Any, lds: Any
     acc = [fx.Vector.filled(4, 0.0, fx.Float32) for _ in range_constexpr(blocks_m * blocks_n)]
     steps = fx.Int32(fx.Uint32(k) // config.step_k)
     left = k - steps * config.step_k
-    if fx.const_expr(config.ring):
+    if fx.const_expr(config.schedule == "staggered"):
+        pipeline = Pipeline.of(config, a, b, lane, place.wave, (first_m, first_n), lds, k)
+        parts = Parts.of(element, pipeline, config)
+        parts.start()
+        late = place.wave >= config.waves // 2
+        if late:
+            rocdl.s_barrier()
+        for step in range(fx.Int32(fx.Uint32(k + (config.tile_k - 1)) // config.tile_k)):
+            acc = staggered_step(parts, step, acc)
+        if place.wave < config.waves // 2:
+            rocdl.s_barrier()
+        pipeline.finish()
+    elif fx.const_expr(config.schedule == "ahead"):
+        pipeline = Pipeline.of(config, a, b, lane, place.wave, (first_m, first_n), lds, k)
+        parts = Parts.of(element, pipeline, config)
+        parts.start()
+        fragments = parts.first()
+        for step in range(fx.Int32(fx.Uint32(k + (config.tile_k - 1)) // config.tile_k)):
+            fragments, acc = ahead_step(parts, step, fragments, acc)
+        pipeline.finish()
+    elif fx.const_expr(config.ring):
         pipeline = Pipeline.of(config, a, b, lane, place.wave, (first_m, first_n), lds, k)
         pipeline.start()
         fragments = pipeline.fragments(fx.Int32(0), 0)

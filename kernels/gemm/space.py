@@ -13,12 +13,18 @@ from flycc.kernels.gemm.config import (
     MAX_SPLITS,
     MFMA_K,
     MFMA_MN,
+    PART_ROWS,
     RINGS,
     GemmConfig,
     divided,
     product_columns,
 )
 
+#: As fast as the ring of the same tile that is chosen, by the cost model, with more registers or LDS.
+_OTHER_RINGS = (
+    GemmConfig(256, 256, 64, 2, 4, stages_m=2, stages_n=2, schedule="ahead"),
+    GemmConfig(256, 256, 64, 2, 4, stages_m=3, stages_n=2),
+)
 #: (tile_m, tile_n, waves_m, waves_n) of workgroups that stage tiles in LDS: each wave has a square, or near it.
 _STAGED = (
     (32, 32, 1, 1),
@@ -39,8 +45,8 @@ _DIRECT_K = (64, 96, 128)
 _DIRECT_WAVES = (1, 2, 4, 8)
 #: VGPRs that results and the operands in flight of a lane may take of the 512 it has at most: more would be spilled.
 _VGPRS = 320
-#: VGPRs of addresses and of what the compiler keeps beside them.
-_OTHER_VGPRS = 40
+#: VGPRs of addresses and of what the compiler keeps beside them, and so of tiles that are refilled by parts.
+_OTHER_VGPRS, _OTHER_OF_PARTS = 40, 12
 
 
 def vgprs(config: GemmConfig) -> int:
@@ -51,6 +57,10 @@ def vgprs(config: GemmConfig) -> int:
     fragment = FRAGMENT // 2
     if not config.staged:  # the operands of two steps
         return sums + 2 * blocks * config.tile_k // MFMA_K * fragment + _OTHER_VGPRS
+    if config.schedule != "steps":  # B's operands of a step, A's of one turn or two
+        turns = 2 if config.schedule == "ahead" else 1
+        of_a, of_b = turns * PART_ROWS // MFMA_MN, rows[1] // MFMA_MN * config.tile_k // MFMA_K
+        return sums + (of_a + of_b) * fragment + _OTHER_OF_PARTS
     if config.ring:  # the operands of two slices along K
         return sums + 2 * blocks * fragment + _OTHER_VGPRS
     staging = (config.tile_m + config.tile_n) * config.tile_k // 2 // config.threads
@@ -84,7 +94,7 @@ def _shared(config: GemmConfig, problem: GemmProblem) -> Iterator[GemmConfig]:
 
 
 def _all() -> Iterator[GemmConfig]:
-    yield from RINGS
+    yield from (*RINGS, *_OTHER_RINGS)
     yield GemmConfig(32, 128, 64, 1, 4, stages_m=5, stages_n=5)
     for m, n, waves_m, waves_n in _STAGED:
         for k in _STAGED_K:

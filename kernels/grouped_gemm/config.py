@@ -83,7 +83,8 @@ class GroupedGemmConfig:
 _DECODE = GroupedGemmConfig(GemmConfig(16, 64, 64, waves_k=4, staged=False))
 _SMALL = GroupedGemmConfig(GemmConfig(64, 64, 64, waves_m=2, waves_n=2))
 _LARGE = GroupedGemmConfig(GemmConfig(128, 128, 64, waves_m=2, waves_n=2))
-_RINGS = tuple(map(GroupedGemmConfig, RINGS))
+#: The largest tile leaves no registers for what a workgroup keeps of groups.
+_RINGS = tuple(GroupedGemmConfig(ring) for ring in RINGS if ring.tile_m * ring.tile_n <= 1 << 16)
 
 
 def space(problem: GroupedGemmProblem) -> Iterator[GroupedGemmConfig]:

@@ -1,0 +1,216 @@
+"""The main loop over tiles of which LDS holds two, refilled part by part.
+
+A *part* is 64 rows of each wave of A, or all of B. As soon as all waves have read a part of a step's tiles, the same
+part of the tiles after next is on its way to its place: loads are in flight all the time, though two tiles fill LDS.
+
+A step is a row of *turns*, one for each part of A and slice of 32 along K, in which a wave multiplies 64 rows by all of
+its columns. There are two ways to have what a turn multiplies in time:
+
+    staggered   two groups of four waves, one of each on every SIMD, are a barrier apart: one reads while the other
+                multiplies
+    ahead       a wave reads the next turn's operands while it multiplies; it may be alone on its SIMD, with all of
+                the SIMD's 512 registers
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import flydsl.expr as fx
+from flydsl.expr import rocdl
+
+from flycc.kernels.gemm.config import MFMA_K, MFMA_MN, PART_ROWS, GemmConfig
+from flycc.kernels.gemm.operand import Fragment, multiply
+from flycc.kernels.gemm.pipeline import Pipeline, meet
+
+#: MFMA blocks along M of a part.
+_BLOCKS = PART_ROWS // MFMA_MN
+
+
+@dataclass(frozen=True)
+class Plan:
+    """When parts are loaded: of which order, `groups` of loads, and in which turn of the step, `turns`, each.
+
+    Groups are the two halves of B's loads and the parts of A. Those of tile t are issued in step t - 2, or, from turn
+    `turns` on, in step t - 1. All counts are of one wave.
+    """
+
+    parts: int
+    slices: int
+    loads_a: int
+    loads_b: int
+    staggered: bool
+
+    @classmethod
+    def of(cls, config: GemmConfig) -> Plan:
+        parts = config.parts
+        loads_a, loads_b = (
+            rows * config.tile_k // 8 // config.threads for rows in (config.tile_m, config.tile_n)
+        )
+        return cls(parts, config.tile_k // MFMA_K, loads_a, loads_b, config.schedule == "staggered")
+
+    @property
+    def turns(self) -> int:
+        return self.parts * self.slices
+
+    def slot(self, group: int) -> int:
+        """The turn, counted from the first one of step t - 2, in which the loads of tile t are issued.
+
+        A part's place is free when its last slice has been read. That is in its last turn but, if waves are staggered,
+        by the others a barrier later; and a turn earlier if they read ahead.
+        """
+        return 1 + self.staggered + group * self.turns // (self.parts + 2)
+
+    def issued_in(self, turn: int) -> Iterator[tuple[int, int]]:
+        """(tile, group) of the loads of a turn, the tile counted from the step that the turn is in."""
+        for group in range(self.parts + 2):
+            if self.slot(group) % self.turns == turn:
+                yield 2 - self.slot(group) // self.turns, group
+
+    def before(self, turn: int) -> Iterator[tuple[int, int]]:
+        """(tile, group) of all loads before that turn of step 0, in order."""
+        order = [(t, g) for t in (0, 1, 2) for g in range(self.parts + 2)]
+        return (at for at in sorted(order, key=self._time) if self._time(at)[0] < turn)
+
+    def in_flight(self, turn: int, tile: int, group: int) -> int:
+        """Loads issued after those of that group and tile, before that turn of step 0."""
+        later = [at for at in self.before(turn) if self._time(at) > self._time((tile, group))]
+        return sum(self.size(group) for _, group in later)
+
+    def size(self, group: int) -> int:
+        return self.loads_b // 2 if group < 2 else self.loads_a // self.parts
+
+    def _time(self, at: tuple[int, int]) -> tuple[int, int]:
+        tile, group = at
+        return (tile - 2) * self.turns + self.slot(group), group
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The two tiles of each operand as one wave sees them."""
+
+    element: Any
+    pipeline: Pipeline
+    plan: Plan
+
+    @classmethod
+    def of(cls, element: Any, pipeline: Pipeline, config: GemmConfig) -> Parts:
+        return cls(element, pipeline, Plan.of(config))
+
+    def start(self) -> None:
+        """Loads what is on its way before the first turn, and waits for what that reads."""
+        for tile, group in self.plan.before(0):
+            self._load(fx.Int32(tile), group)
+        meet(self.plan.in_flight(0, 0, 2))
+
+    def first(self) -> list[list[Fragment]]:
+        """What the first turn multiplies."""
+        return [self.read_a(fx.Int32(0), 0), self.read_b(fx.Int32(0), 0)]
+
+    def needed(self, turn: int, before: int) -> int:
+        """Loads that may be on their way when the parts that are first read after `turn` must have come."""
+        part = turn // self.plan.slices + 1
+        if turn % self.plan.slices < self.plan.slices - 1:
+            return 63
+        if part < self.plan.parts:
+            return self.plan.in_flight(before, 0, 2 + part)
+        return self.plan.in_flight(before, 1, 2)
+
+    def load_in(self, step: fx.Int32, turn: int) -> int:
+        """Starts the loads of a turn; how many those are."""
+        started = list(self.plan.issued_in(turn))
+        for tile, group in started:
+            self._load(step + tile, group)
+        return sum(self.plan.size(group) for _, group in started)
+
+    def _load(self, step: fx.Int32, group: int) -> None:
+        if group < 2:
+            ring = self.pipeline.b
+            chosen = list(range(ring.loads))[group * ring.loads // 2 :][: ring.loads // 2]
+        else:
+            ring = self.pipeline.a
+            rows = self.plan.parts * PART_ROWS
+            chosen = [i for i in range(ring.loads) if ring.first_row(i) % rows // PART_ROWS == group - 2]
+        for load in ring.aim(step, self.pipeline.k, chosen):
+            load.start()
+
+    def read_a(self, step: fx.Int32, turn: int) -> list[Fragment]:
+        part, slice_k = divmod(turn, self.plan.slices)
+        first = self.pipeline.first[0] + part * PART_ROWS
+        return self.pipeline.a.fragments(step, slice_k, first, _BLOCKS)
+
+    def read_b(self, step: fx.Int32, slice_k: int) -> list[Fragment]:
+        return self.pipeline.b.fragments(step, slice_k, self.pipeline.first[1], self.pipeline.blocks[1])
+
+    def multiply(
+        self, part: int, a: list[Fragment], b: list[Fragment], acc: list[fx.Vector]
+    ) -> list[fx.Vector]:
+        """acc[n][m] += b[n] a[m] for the blocks m of a part."""
+        places = [
+            n * self.pipeline.blocks[0] + part * _BLOCKS + m for n in range(len(b)) for m in range(_BLOCKS)
+        ]
+        sums = multiply(self.element, a, b, [acc[place] for place in places])
+        updated = dict(zip(places, sums, strict=True))
+        return [updated.get(place, total) for place, total in enumerate(acc)]
+
+
+def staggered_step(parts: Parts, step: fx.Int32, acc: list[fx.Vector]) -> list[fx.Vector]:
+    """Adds the products of the tiles of `step`."""
+    of_b = []
+    for turn in range(parts.plan.turns):
+        part, slice_k = divmod(turn, parts.plan.slices)
+        if part == 0:
+            of_b.append(parts.read_b(step, slice_k))
+        of_a = parts.read_a(step, turn)
+        parts.load_in(step, turn)
+        meet(parts.needed(turn, turn + 1))
+        rocdl.s_setprio(1)
+        acc = parts.multiply(part, of_a, of_b[slice_k], acc)
+        rocdl.s_setprio(0)
+        rocdl.sched_barrier(0)
+        rocdl.s_barrier()
+        rocdl.sched_barrier(0)
+    return acc
+
+
+def ahead_step(
+    parts: Parts, step: fx.Int32, first: list[list[Fragment]], acc: list[fx.Vector]
+) -> tuple[list[list[Fragment]], list[fx.Vector]]:
+    """Adds the products of the tiles of `step`, of which the `first` turn's fragments are in registers; returns
+    those of the next step, too. After the last step those are zeros, as all that lies beyond the end of K."""
+    of_a, *of_b = first
+    for turn in range(parts.plan.turns):
+        part, slice_k = divmod(turn, parts.plan.slices)
+        if slice_k == parts.plan.slices - 1:  # other parts are read from now on
+            meet(parts.needed(turn, turn))
+        else:
+            rocdl.sched_barrier(0)
+        loads = parts.load_in(step, turn)
+        reads = _BLOCKS
+        following_b = []
+        if turn < parts.plan.slices - 1:
+            of_b.append(parts.read_b(step, turn + 1))
+            reads += len(of_b[0])
+        if turn == parts.plan.turns - 1:
+            following_b.append(parts.read_b(step + 1, 0))
+            reads += len(of_b[0])
+            following_a = parts.read_a(step + 1, 0)
+        else:
+            following_a = parts.read_a(step, turn + 1)
+        acc = parts.multiply(part, of_a, of_b[slice_k], acc)
+        _spread(reads * parts.pipeline.a.reads, loads, _BLOCKS * len(of_b[0]))
+        of_a = following_a
+    return [of_a, *following_b], acc
+
+
+def _spread(reads: int, loads: int, products: int) -> None:
+    """Reads come early, loads all over the MFMAs of a turn."""
+    early = products // 2
+    for i in range(products):
+        rocdl.sched_mfma(1)
+        if i < early and (count := reads * (i + 1) // early - reads * i // early):
+            rocdl.sched_dsrd(count)
+        if count := loads * (i + 1) // products - loads * i // products:
+            rocdl.sched_vmem(count)
