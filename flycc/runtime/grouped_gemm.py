@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import torch
 from torch import Tensor
@@ -10,7 +12,7 @@ from torch import Tensor
 from flycc.contracts import FlyccError, GroupedGemmProblem, Reason
 from flycc.contracts.grouped_gemm import Ragged
 from flycc.kernels import grouped_gemm as family
-from flycc.runtime import gemm, refusals
+from flycc.runtime import choice, gemm, refusals
 from flycc.runtime.device import Device
 from flycc.runtime.devices import common_device, device_for
 from flycc.runtime.library import LIBRARY
@@ -112,24 +114,31 @@ class GroupedOperands:
         )
 
 
-def prepare(problem: GroupedGemmProblem, device: Device) -> tuple[family.GroupedGemmConfig, Loaded]:
+def prepare(
+    problem: GroupedGemmProblem, device: Device, strides: Mapping[str, int] = MappingProxyType({})
+) -> tuple[family.GroupedGemmConfig, Loaded]:
     """The configuration and the loaded kernel for `problem`; compiled if this is its first use.
 
-    Raises `FlyccError` with the reason where no kernel serves the problem or it cannot be built.
+    `strides` are those inside a matrix, in elements, by the names of the kernel's arguments. Raises `FlyccError`
+    with the reason where no kernel serves the problem or it cannot be built.
     """
-    config = family.choose(problem)
+    config = choice.choose(problem, family.choose)
     if isinstance(config, Reason):
         raise FlyccError(config)
+    if reason := config.check_strides(strides):
+        # Smaller tiles reach farther.
+        reaching = (other for other in family.space(problem) if not other.check_strides(strides))
+        config = next(reaching, None)
+        if config is None:
+            raise FlyccError(reason)
     return config, load(family.kernel(problem, config), device)
 
 
 def launch(operands: GroupedOperands, device: Device) -> None:
     """Compute `operands.out`. Raises `FlyccError` before anything ran, or `DeviceError` from the launch."""
     problem = operands.problem()
-    config, loaded = prepare(problem, device)
     strides = operands.strides()
-    if reason := config.check_strides(strides):
-        raise FlyccError(reason)
+    config, loaded = prepare(problem, device, strides)
     geometry = family.launch(problem, config)
     bias = {} if operands.bias is None else {"bias": operands.bias}
     inputs = {"a": operands.a.tensor, "b": operands.b.tensor, "offsets": operands.offsets, **bias}

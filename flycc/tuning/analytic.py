@@ -8,16 +8,21 @@ shape. All constants are the cost model's (`flycc.costmodel.machine`).
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
 
-from flycc.contracts import GemmProblem, RmsNormProblem
+from flycc.contracts import GemmProblem, GroupedGemmProblem, RmsNormProblem
 from flycc.costmodel import MI350
 from flycc.costmodel.mfma import mfma
 from flycc.kernels.gemm import GemmConfig, Shares, product_columns
 from flycc.kernels.gemm.config import ELEMENT_BYTES, MFMA_K, MFMA_MN
 from flycc.kernels.gemm.space import vgprs
+from flycc.kernels.grouped_gemm import GroupedGemmConfig
 from flycc.kernels.rms_norm import RmsNormConfig
 from flycc.kernels.rms_norm.config import BYTES
+
+Problem: TypeAlias = GemmProblem | GroupedGemmProblem | RmsNormProblem
+Config: TypeAlias = GemmConfig | GroupedGemmConfig | RmsNormConfig
 
 _GHZ = MI350.hypotheses[0].peak_ghz
 _MFMA_CLK = mfma("v_mfma_f32_16x16x32_bf16", "").clk
@@ -30,8 +35,9 @@ _NEXT_CLK = MI350.wave_restart_clk + MI350.hbm_clk + MI350.store_clk
 _TURN_CLK = 100
 
 
-def lower_us(problem: GemmProblem | RmsNormProblem, config: GemmConfig | RmsNormConfig) -> float:
+def lower_us(problem: Problem, config: Config) -> float:
     """What the pipes, paths and memory take at least, launch included; in us. All sizes must be known."""
+    problem, config = _ungrouped(problem, config)
     if isinstance(problem, GemmProblem) and isinstance(config, GemmConfig):
         product = _Product.of(problem, config)
         clk = product.each * product.steps * max(product.paces)
@@ -39,11 +45,22 @@ def lower_us(problem: GemmProblem | RmsNormProblem, config: GemmConfig | RmsNorm
     return _norm_hbm_us(problem) + MI350.launch_us[0]  # type: ignore[arg-type]
 
 
-def estimate_us(problem: GemmProblem | RmsNormProblem, config: GemmConfig | RmsNormConfig) -> float:
+def estimate_us(problem: Problem, config: Config) -> float:
     """What it takes, about, launch included; in us. All sizes must be known."""
+    problem, config = _ungrouped(problem, config)
     if isinstance(problem, GemmProblem) and isinstance(config, GemmConfig):
         return _Product.of(problem, config).us + MI350.launch_us[1]
     return _norm_us(problem, config)  # type: ignore[arg-type]
+
+
+def _ungrouped(problem: Any, config: Any) -> tuple[Any, Any]:
+    """Of groups, taken to be equal, a batch of products: as many tiles, and as much to fetch."""
+    if not isinstance(problem, GroupedGemmProblem):
+        return problem, config
+    groups = _known(problem.groups)
+    each = -(-_known(getattr(problem, problem.ragged)) // groups)
+    sizes: dict[str, Any] = {problem.ragged: each, "batch": groups}
+    return replace(problem.group, **sizes), config.tile
 
 
 @dataclass(frozen=True, slots=True)

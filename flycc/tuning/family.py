@@ -8,16 +8,18 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, Final, TypeAlias
 
-from flycc.contracts import GemmProblem, Reason, RmsNormProblem, TopkProblem
-from flycc.kernels import gemm, rms_norm, topk
+from flycc.contracts import GemmProblem, GroupedGemmProblem, Reason, RmsNormProblem, TopkProblem
+from flycc.kernels import gemm, grouped_gemm, rms_norm, topk
 from flycc.kernels.common.machine import ACCESS_BYTES, MAX_THREADS
 from flycc.kernels.gemm.config import DTYPES, ELEMENT_BYTES
 from flycc.kernels.gemm.space import space as gemm_space
 from flycc.kernels.gemm.space import unshared
 from flycc.kernels.rms_norm.config import BYTES, MIN_THREADS, ROW_REGISTERS
 
-Problem: TypeAlias = GemmProblem | RmsNormProblem | TopkProblem
-Config: TypeAlias = gemm.GemmConfig | rms_norm.RmsNormConfig | topk.TopkConfig
+Problem: TypeAlias = GemmProblem | GroupedGemmProblem | RmsNormProblem | TopkProblem
+Config: TypeAlias = (
+    gemm.GemmConfig | grouped_gemm.GroupedGemmConfig | rms_norm.RmsNormConfig | topk.TopkConfig
+)
 
 #: Problems' rows that tables have entries for; others take the nearest one's.
 BUCKETS = tuple(1 << i for i in range(14))
@@ -41,6 +43,10 @@ class Key:
         return abs(math.log2(self.rows) - math.log2(other.rows))
 
 
+def _same(config: Any) -> Any:
+    return config
+
+
 @dataclass(frozen=True, slots=True)
 class Family:
     """`names` are those of a key's parts, in a table and on the command line, the rows first.
@@ -48,7 +54,8 @@ class Family:
     `space` has every configuration worth trying, `admits` says quickly whether it, or the kernels' own choice, has one;
     `choose` is the kernels' own choice, `key` is None for problems that tables do not serve, `problem` makes the
     problem of a key again. `config` is the type of a configuration that is plain numbers; None where there is one
-    configuration for a problem, so nothing to tune.
+    configuration for a problem, so nothing to tune. `wrapped` makes the family's configuration of such a one, `plain`
+    the plain one of the family's.
     """
 
     name: str
@@ -59,6 +66,8 @@ class Family:
     problem: Callable[[Mapping[str, Any]], Any]
     admits: Callable[[Any, Any], bool]
     config: type | None = None
+    wrapped: Callable[[Any], Any] = _same
+    plain: Callable[[Any], Any] = _same
 
     @property
     def sizes(self) -> tuple[str, ...]:
@@ -88,10 +97,11 @@ class Family:
 
     def write_config(self, config: Any) -> dict[str, int | bool]:
         """What differs from the defaults, as JSON has it."""
+        plain = self.plain(config)
         return {
-            field.name: getattr(config, field.name)
-            for field in fields(config)
-            if getattr(config, field.name) != field.default
+            field.name: getattr(plain, field.name)
+            for field in fields(plain)
+            if getattr(plain, field.name) != field.default
         }
 
     def read_config(self, stored: Mapping[str, Any]) -> Any:
@@ -102,7 +112,7 @@ class Family:
             if name not in known or type(value) is not known[name]:
                 raise ValueError(f"config: {name} = {value!r} is not one of {', '.join(known)}")
         try:
-            return self.config(**stored)
+            return self.wrapped(self.config(**stored))
         except TypeError as error:
             raise ValueError(f"config: {error}") from None
 
@@ -136,7 +146,7 @@ def _gemm_problem(parts: Mapping[str, Any]) -> GemmProblem:
 
 def contiguous(problem: Any) -> Any:
     """`problem`, whose sizes are known, with the alignment of contiguous operands at aligned addresses."""
-    if isinstance(problem, GemmProblem) and problem.dtype in DTYPES:
+    if isinstance(problem, GemmProblem | GroupedGemmProblem) and problem.dtype in DTYPES:
         m, n, k = problem.m, problem.n, problem.k
         return replace(
             problem,
@@ -163,6 +173,34 @@ def _gemm_configs(layout: str) -> frozenset[gemm.GemmConfig]:
 
 def _gemm_admits(problem: GemmProblem, config: gemm.GemmConfig) -> bool:
     known = unshared(config) in _gemm_configs(problem.layout) or config == gemm.choose(problem)
+    return known and config.is_valid(problem) is None
+
+
+def _grouped_key(problem: GroupedGemmProblem) -> Key | None:
+    sizes = (problem.m, problem.groups, problem.n, problem.k)
+    aligned = problem.align_a == problem.align_b == 16
+    if problem.ragged != "m" or problem.dtype not in DTYPES or not aligned:
+        return None
+    if not all(isinstance(size, int) for size in sizes):
+        return None
+    exact = (_SIXTEEN, problem.layout, problem.groups, problem.n, problem.k)
+    return Key(exact, problem.m)  # type: ignore[arg-type]
+
+
+def _grouped_problem(parts: Mapping[str, Any]) -> GroupedGemmProblem:
+    group = _gemm_problem(parts)
+    sizes = (parts["groups"], group.m, group.n, group.k)
+    return GroupedGemmProblem(group.dtype, "m", *sizes, group.trans_a, group.trans_b)
+
+
+def _grouped_space(problem: GroupedGemmProblem) -> Iterator[grouped_gemm.GroupedGemmConfig]:
+    """Every tile of a product's space that no workgroups share."""
+    configs = map(grouped_gemm.GroupedGemmConfig, gemm_space(problem.group))
+    return (config for config in configs if config.is_valid(problem) is None)
+
+
+def _grouped_admits(problem: GroupedGemmProblem, config: grouped_gemm.GroupedGemmConfig) -> bool:
+    known = config.tile in _gemm_configs(problem.layout) or config == grouped_gemm.choose(problem)
     return known and config.is_valid(problem) is None
 
 
@@ -213,6 +251,18 @@ FAMILIES: dict[str, Family] = {
             gemm.GemmConfig,
         ),
         Family(
+            "grouped_gemm",
+            ("m", "dtype", "layout", "groups", "n", "k"),
+            grouped_gemm.choose,
+            _grouped_space,
+            _grouped_key,
+            _grouped_problem,
+            _grouped_admits,
+            gemm.GemmConfig,
+            grouped_gemm.GroupedGemmConfig,
+            lambda config: config.tile,
+        ),
+        Family(
             "rms_norm",
             ("rows", "dtype", "columns"),
             rms_norm.choose,
@@ -235,6 +285,7 @@ FAMILIES: dict[str, Family] = {
 }
 _BY_TYPE = {
     GemmProblem: FAMILIES["gemm"],
+    GroupedGemmProblem: FAMILIES["grouped_gemm"],
     RmsNormProblem: FAMILIES["rms_norm"],
     TopkProblem: FAMILIES["topk"],
 }

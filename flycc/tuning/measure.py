@@ -68,10 +68,12 @@ def _allocated(device: Device, launches: Sequence[Step], copies: int) -> Iterato
     """For each copy the kernel arguments of each launch, on buffers of their own."""
     addresses: list[int] = []
 
-    def buffer(name: str, size: int) -> int:
+    def buffer(step: Step, name: str, size: int) -> int:
         if not size:
             return 0
         addresses.append(device.allocate(size))
+        if name in step.contents:
+            device.copy_to(addresses[-1], step.contents[name].tobytes())
         if name in ("a", "b", "b2", "x", "bias", "residual", "weight"):
             device.copy_to(addresses[-1], _values(size))
         return addresses[-1]
@@ -80,7 +82,10 @@ def _allocated(device: Device, launches: Sequence[Step], copies: int) -> Iterato
         yield [
             [
                 step.spec.kernarg.pack(
-                    {**{name: buffer(name, size) for name, size in step.buffers.items()}, **step.numbers}
+                    {
+                        **{name: buffer(step, name, size) for name, size in step.buffers.items()},
+                        **step.numbers,
+                    }
                 )
                 for step in launches
             ]

@@ -108,6 +108,8 @@ def steps(problem: Problem, config: Config) -> list[Step]:
     """The launches that compute `problem` under `config`, with what they need to run. Raises as `model` does."""
     if isinstance(problem, GemmProblem):
         return [_gemm(problem, config)]
+    if isinstance(problem, GroupedGemmProblem):
+        return [_grouped(problem, config, equal_groups(problem))]
     return _norm(problem, config) if isinstance(problem, RmsNormProblem) else _selection(problem, config)
 
 

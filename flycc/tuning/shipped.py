@@ -2,7 +2,7 @@
 
 A layer is (N, K) of `linear(x, weight)` with the weight stored [N, K], on one GPU, as the model's configuration file
 gives its sizes. Projections that inference engines put together (q, k and v; gate and up) are there both ways. Expert
-layers of mixtures of experts are grouped products, which are another family's.
+layers of mixtures of experts are grouped products, of which the published ones with equal groups are there.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from flycc.contracts import GemmProblem, RmsNormProblem
+from flycc.contracts import GemmProblem, GroupedGemmProblem, RmsNormProblem
 from flycc.tuning.family import BUCKETS
 
 #: (N, K) of the layers, by model.
@@ -64,6 +64,20 @@ LAYERS: dict[str, tuple[tuple[int, int], ...]] = {
 }
 #: (N, K) of the published products of bf16 (benchmarks/data/published/dense_bf16_nt.csv) that no layer above has.
 PUBLISHED = ((4096, 8192), (256, 4096))
+#: (groups, rows of each, N, K) of the published grouped products whose groups are equal and whose time is published
+#: (benchmarks/data/published/grouped_bf16.csv).
+GROUPED = (
+    (8, 512, 8192, 2048),
+    (8, 512, 4096, 4096),
+    (4, 2048, 8192, 8192),
+    (8, 256, 8192, 8192),
+    (8, 512, 2048, 8192),
+    (16, 256, 2048, 2048),
+    (16, 128, 4096, 4096),
+    (8, 512, 14336, 4096),
+    (8, 512, 256, 4096),
+    (8, 512, 4096, 14336),
+)
 #: Row lengths of the RMS norms: of the models' hidden states, of DeepSeek-V3's compressed queries and keys, of Qwen3's
 #: heads, and the published ones.
 NORM_COLUMNS = (128, 512, 1536, 2880, 4096, 5120, 7168, 8192, 16384)
@@ -76,6 +90,9 @@ def shipped_problems(family: str) -> Iterator[Any]:
         for n, k in layers:
             for m in BUCKETS:
                 yield GemmProblem("bf16", m, n, k, trans_b=True)
+    elif family == "grouped_gemm":
+        for groups, rows, n, k in GROUPED:
+            yield GroupedGemmProblem("bf16", "m", groups, groups * rows, n, k, trans_b=True)
     elif family == "rms_norm":
         for columns in NORM_COLUMNS:
             for rows in BUCKETS:
