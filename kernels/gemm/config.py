@@ -455,7 +455,8 @@ def _cost(config: GemmConfig, problem: GemmProblem, m: int, n: int, k: int, batc
     fetched = each * (min(config.tile_m, m) + min(config.tile_n, n)) * shares.part_k
     checked = 0 if config.ring or k % config.step_k == 0 else _PARTIAL_BYTES
     farther = (m + n) * k * batch / COMPUTE_UNITS * _FARTHER
-    cost = max(fetched, farther) * ELEMENT_BYTES + each * (_WORKGROUP_BYTES + checked)
+    # The faster of the two ways does not come for nothing.
+    cost = (max(fetched, farther) + fetched / 8) * ELEMENT_BYTES + each * (_WORKGROUP_BYTES + checked)
     if shares.parts == 1:
         return cost
     sums = 4 * config.tile_m * config.tile_n * (shares.parts - 1) * each

@@ -35,7 +35,7 @@ seed = int(os.environ["FLYCC_TEST_SEED"])
 def test_layouts_and_sizes(name: str, layout: str) -> None:
     """K of less than a step, of fewer steps than parts, and of parts that differ."""
     rng = np.random.default_rng([seed, *map(ord, name + layout)])
-    for k in (8, 200, 456, int(rng.integers(1, 900))):
+    for k in (8, 200, int(rng.integers(256, 700))):
         m, n = (int(size) for size in rng.integers(1, 150, 2))
         sizes = served(layout, m, n, -(-k // 8) * 8) if CONFIGS[name].ring else (m, n, k)
         check_exact(gemm_of(rng, ("bf16", "f16")[k % 2], layout, (1, *sizes), padding=8), CONFIGS[name])
