@@ -19,7 +19,7 @@ import flycc
 from flycc.frontend import roll_up_expert_loops
 from flycc.record import collect
 
-EXPERTS, TOKENS, WIDTH, INNER = 5, 12, 16, 8
+EXPERTS, TOKENS, WIDTH, INNER = 4, 12, 16, 8
 
 
 def ints(*shape: int, dtype: torch.dtype = torch.bfloat16) -> Tensor:
