@@ -25,7 +25,7 @@ _ARGUMENTS = (
     'Tensor? residual=None, float scale=1.0, str activation="none", ScalarType? out_dtype=None'
 )
 #: Arguments of the kernel that are pointers to a call's tensors: they come first.
-_POINTERS = family.KERNARG.names.index("partial")
+POINTERS = family.KERNARG.names.index("partial")
 _PLANS = plans.Plans()
 LIBRARY.define(f"gemm({_ARGUMENTS}) -> Tensor")
 LIBRARY.define(f"gemm_with_preactivation({_ARGUMENTS}) -> (Tensor out, Tensor preactivation)")
@@ -94,7 +94,7 @@ def launch(operands: GemmOperands, device: Device) -> plans.Repeat | None:
         pointers = dict(zip((*inputs, *outputs), addresses, strict=True))
         kernarg = loaded.spec.kernarg.pack({**family.ABSENT, **pointers, **strides, **numbers})
         device.launch(loaded.handle, geometry.grid, geometry.block, kernarg)
-    return plans.repeat(device, loaded, geometry, kernarg, _POINTERS, *needs)
+    return plans.repeat(device, loaded, geometry, kernarg, POINTERS, *needs)
 
 
 def gemm(
