@@ -167,11 +167,10 @@ def test_largest_gated_tile(layout: str) -> None:
     check_exact(with_epilogue(case, EXACT[2], rng), RING)
 
 
-@pytest.mark.parametrize("epilogue", EXACT[::2], ids=str)
 @pytest.mark.parametrize("shape", [(1, 1, 40), (1, 21, 1), (1, 1, 1), (1, 21, 40), (3, 1, 40)])
-def test_residual_broadcasts(epilogue: Epilogue, shape: tuple[int, ...]) -> None:
+def test_residual_broadcasts(shape: tuple[int, ...]) -> None:
     rng = np.random.default_rng([seed, *shape])
-    case = with_epilogue(gemm_of(rng, "bf16", "NT", (3, 21, 40, 40)), epilogue, rng)
+    case = with_epilogue(gemm_of(rng, "bf16", "NT", (3, 21, 40, 40)), EXACT[0], rng)
     case.residual = integers(rng, *shape)
     check_exact(case, CONFIGS["staged"])
 
