@@ -34,8 +34,9 @@ Config: TypeAlias = (
 )
 
 _BYTES = {"bf16": 2, "f16": 2, "f32": 4, "i32": 4, "none": 0}
-#: Turns of a product's main loop that are emulated: the model needs 15 to see its pace, and some to spare.
-_TURNS = 20
+#: Turns of a product's main loop that are emulated: the model needs 15 to see its pace, and some to spare. Longer
+#: rings take two for each tile more: one until it is loaded, and at the end one that loads nothing.
+_TURNS, _SHORT_RING = 20, 5
 #: Turns of a main loop may differ from steps along K by this: the last or first step may stand outside of it.
 _APART = 2
 #: Rows of a top-k, at either end, that hold random values, and the most of these.
@@ -137,7 +138,7 @@ def _product(problem: GemmProblem, config: Any, grid: tuple[int, int, int], floo
         size if isinstance(size, int) else 0 for size in sizes
     )  # launch() has checked that all are known
     turns_each = math.ceil(k / (config.step_k * config.splits))
-    left_out = max(0, turns_each - _TURNS)
+    left_out = max(0, turns_each - _emulated_turns(config))
     alike = replace(problem, m=_alike(m, config.tile_m), n=_alike(n, config.tile_n))
     if not left_out:
         return predict(_moved(_product_trace(alike, config), grid), grid, floor=floor)
@@ -150,6 +151,10 @@ def _product(problem: GemmProblem, config: Any, grid: tuple[int, int, int], floo
     if turns is None:  # a turn is not a step: nothing to go by but the whole
         return predict(_moved(_product_trace(alike, config), grid), grid, floor=floor)
     return predict(_moved(trace, grid), grid, turns=turns + left_out, floor=floor)
+
+
+def _emulated_turns(config: Any) -> int:
+    return _TURNS + 2 * max(0, config.stages_m - _SHORT_RING)
 
 
 def _alike(size: int, tile: int) -> int:
@@ -197,7 +202,9 @@ def _grouped_product(
         raise ValueError(f"offsets: got {list(offsets)}; {sentence}")
     step = config.tile.step_k
     sums = [b - a for a, b in pairwise((0, *offsets))] if problem.ragged == "k" else [problem.k]
-    left_out = max(0, math.ceil(min(sums) / step) - _TURNS) if len(set(sums)) == 1 else 0  # type: ignore[type-var]
+    left_out = (
+        max(0, math.ceil(min(sums) / step) - _emulated_turns(config.tile)) if len(set(sums)) == 1 else 0
+    )  # type: ignore[type-var]
     if left_out:
         less = left_out * step
         if problem.ragged == "k":

@@ -21,7 +21,7 @@ from typing import Any
 import flydsl.expr as fx
 from flydsl.expr import rocdl
 
-from flycc.kernels.gemm.config import MFMA_K, MFMA_MN, PART_ROWS, GemmConfig
+from flycc.kernels.gemm.config import FRAGMENT, MAX_LOADS, MFMA_K, MFMA_MN, PART_ROWS, GemmConfig
 from flycc.kernels.gemm.operand import Fragment, multiply
 from flycc.kernels.gemm.pipeline import Pipeline, meet
 
@@ -31,10 +31,10 @@ _BLOCKS = PART_ROWS // MFMA_MN
 
 @dataclass(frozen=True)
 class Plan:
-    """When parts are loaded: of which order, `groups` of loads, and in which turn of the step, `turns`, each.
+    """In which turn which part is loaded, and which loads may be on their way when one is needed.
 
-    Groups are the two halves of B's loads and the parts of A. Those of tile t are issued in step t - 2, or, from turn
-    `turns` on, in step t - 1. All counts are of one wave.
+    Loads are issued in groups: number 0 and 1 are halves of B, the others the parts of A. `loads_a` and `loads_b` are
+    those of a wave for a tile.
     """
 
     parts: int
@@ -47,7 +47,7 @@ class Plan:
     def of(cls, config: GemmConfig) -> Plan:
         parts = config.parts
         loads_a, loads_b = (
-            rows * config.tile_k // 8 // config.threads for rows in (config.tile_m, config.tile_n)
+            rows * config.tile_k // FRAGMENT // config.threads for rows in (config.tile_m, config.tile_n)
         )
         return cls(parts, config.tile_k // MFMA_K, loads_a, loads_b, config.schedule == "staggered")
 
@@ -56,15 +56,15 @@ class Plan:
         return self.parts * self.slices
 
     def slot(self, group: int) -> int:
-        """The turn, counted from the first one of step t - 2, in which the loads of tile t are issued.
+        """The turn, counted from the first one of step t - 2, in which the group's loads for step t are issued.
 
-        A part's place is free when its last slice has been read. That is in its last turn but, if waves are staggered,
-        by the others a barrier later; and a turn earlier if they read ahead.
+        The place of part p of A is free after turn 2 p + 1, in which staggered waves read its second slice, or, ahead,
+        after turn 2 p; B's as that of part 0.
         """
         return 1 + self.staggered + group * self.turns // (self.parts + 2)
 
     def issued_in(self, turn: int) -> Iterator[tuple[int, int]]:
-        """(tile, group) of the loads of a turn, the tile counted from the step that the turn is in."""
+        """(step, group) of the loads of a turn, the step counted from the one that the turn is in."""
         for group in range(self.parts + 2):
             if self.slot(group) % self.turns == turn:
                 yield 2 - self.slot(group) // self.turns, group
@@ -113,7 +113,7 @@ class Parts:
         """Loads that may be on their way when the parts that are first read after `turn` must have come."""
         part = turn // self.plan.slices + 1
         if turn % self.plan.slices < self.plan.slices - 1:
-            return 63
+            return MAX_LOADS
         if part < self.plan.parts:
             return self.plan.in_flight(before, 0, 2 + part)
         return self.plan.in_flight(before, 1, 2)

@@ -33,7 +33,7 @@ CONFIGS = {
     "ring": GemmConfig(64, 128, 64, 2, 2, stages_m=4, stages_n=2),
     "split": GemmConfig(64, 128, 64, 2, 2, stages_m=3, stages_n=3, splits=3),
 }
-RING = GemmConfig(256, 256, 64, 2, 4, stages_m=3, stages_n=2)
+RING = GemmConfig(256, 256, 64, 2, 4, stages_m=2, stages_n=2, schedule="staggered")
 EXACT = (
     Epilogue(activation="relu", residual=True),
     Epilogue(scale=True, activation="relu", preactivation=True, out_dtype="f32"),

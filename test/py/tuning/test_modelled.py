@@ -16,7 +16,11 @@ from flycc.tuning.modelled import _modelled, model, total
 
 @pytest.mark.parametrize(
     "config",
-    [gemm.GemmConfig(64, 64, 64, waves_m=2, waves_n=2), gemm.GemmConfig(16, 64, 64, waves_k=4, staged=False)],
+    [
+        gemm.GemmConfig(64, 64, 64, waves_m=2, waves_n=2),
+        gemm.GemmConfig(16, 64, 64, waves_k=4, staged=False),
+        gemm.GemmConfig(64, 64, 64, 2, 2, stages_m=9, stages_n=9),
+    ],
     ids=str,
 )
 def test_a_shortened_loop_stands_for_the_whole(
