@@ -33,7 +33,7 @@ class Config:
         mean = sum(rows) / len(rows)
         tiles = sum(-(-of // self.bm) for of in rows) * (n // self.bn)
         return (
-            mean / LOWEST <= self.bm <= max(16, TALLEST * mean)
+            min(256, mean / LOWEST) <= self.bm <= max(16, TALLEST * mean)
             and n % self.bn == k % self.bk == 0
             and (self.bm == self.bn == 256 or tiles <= MOST_TILES * MI350.cus)
         )

@@ -65,3 +65,10 @@ def test_the_triton_kernel_is_right() -> None:
     groups = np.repeat(np.arange(len(rows)), rows)
     exact = np.einsum("mk,mkn->mn", a.astype(np.float64), b.astype(np.float64)[groups])
     assert (abs(out.view(ml_dtypes.bfloat16).astype(np.float64) - exact) <= 2**-8 * abs(exact)).all()
+
+
+def test_every_shape_has_tiles_to_compare_with() -> None:
+    pytest.importorskip("triton")
+    from flycc.benchmarks.triton_grouped import SWEEP
+
+    assert all(any(config.suits(*shape) for config in SWEEP) for shape in grouped.SHAPES)
