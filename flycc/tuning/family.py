@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import MISSING, dataclass, fields, replace
 from typing import Any, Final, TypeAlias
 
 from flycc.contracts import GemmProblem, GroupedGemmProblem, Reason, RmsNormProblem, TopkProblem
@@ -95,7 +95,7 @@ class Family:
         assert isinstance(rows, int)
         return Key(tuple(exact), rows)  # type: ignore[arg-type]
 
-    def write_config(self, config: Any) -> dict[str, int | bool]:
+    def write_config(self, config: Any) -> dict[str, int | bool | str]:
         """What differs from the defaults, as JSON has it."""
         plain = self.plain(config)
         return {
@@ -107,7 +107,8 @@ class Family:
     def read_config(self, stored: Mapping[str, Any]) -> Any:
         """The configuration that `write_config` wrote. Raises ValueError for anything else."""
         assert self.config is not None
-        known = {field.name: bool if field.type == "bool" else int for field in fields(self.config)}
+        # Those without a default are numbers.
+        known = {f.name: int if f.default is MISSING else type(f.default) for f in fields(self.config)}
         for name, value in stored.items():
             if name not in known or type(value) is not known[name]:
                 raise ValueError(f"config: {name} = {value!r} is not one of {', '.join(known)}")
