@@ -15,6 +15,7 @@ _PURE = frozenset(
         "constant.bool",
         "constant.none",
         "constant.device",
+        "constant.str",
         "prim.ListConstruct",
         "aten.t",
         "aten.transpose.int",

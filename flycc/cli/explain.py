@@ -131,7 +131,8 @@ def show(record: Any) -> None:
                 if candidate.kernel
                 else f"PyTorch, {candidate.reason}"
             )
-            text = f"{candidate.target} {candidate.shapes}\n-> {outcome}"
+            fused = "".join(f" + {target}" for target in candidate.fused)
+            text = f"{candidate.target}{fused} {candidate.shapes}\n-> {outcome}"
             counts[text] = counts.get(text, 0) + 1
         table(
             f"graph {number} ({graph.kind}): {len(graph.report.nodes)} candidate ops",

@@ -11,7 +11,7 @@ from torch_mlir.ir import Context
 from flycc import dialects
 from flycc.contracts import FlyccError, Reason
 from flycc.frontend.importer import import_graph
-from flycc.frontend.rebuild import Serve, pass_refusals, rebuild_graph
+from flycc.frontend.rebuild import Serve, keep_apart, pass_refusals, rebuild_graph
 from flycc.frontend.report import Report, report_failure, report_graph
 from flycc.passes.pipeline import run_pipeline
 
@@ -28,10 +28,19 @@ def compile_graph(
     tensors are on a device, or None if it can.
     """
     try:
-        module = import_graph(gm, dialects.load(Context()))
-        run_pipeline(module)
-        rebuilt, matches = rebuild_graph(gm, module, serve)
-        return rebuilt, report_graph(gm, matches, pass_refusals(module))
+        apart: dict[str, Reason] = {}
+        while True:
+            module = import_graph(gm, dialects.load(Context()))
+            keep_apart(module, apart.keys())
+            run_pipeline(module)
+            rebuilt, matches = rebuild_graph(gm, module, serve)
+            # A product whose epilogue no kernel can take is served without.
+            refused = [match for match in matches if match.reason is not None and match.fused]
+            if not refused:
+                return rebuilt, report_graph(gm, matches, {**pass_refusals(module), **apart})
+            for match in refused:
+                sentence = f"fused into {match.node}, no kernel serves it: {match.reason}"
+                apart |= dict.fromkeys(match.fused, Reason("epilogue.unserved", sentence))
     except FlyccError as error:
         return gm, report_failure(gm, error.reason)
     # A fault of ours must not become the model's. MLIR's error text can hold the whole module.

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import copy
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch.fx import GraphModule, Node
 from torch_mlir.dialects import func
-from torch_mlir.ir import BlockArgument, Module, Operation, OpView, Value
+from torch_mlir.ir import BlockArgument, Module, Operation, OpView, UnitAttr, Value
 
 from flycc.contracts import FlyccError, Problem, Reason
 from flycc.dialects import problem
@@ -26,8 +26,9 @@ from flycc.dialects.tensor import SHAPE_ATTR, SHAPES_ATTR
 from flycc.frontend.calls import call, called, has_layout, is_row_major, layout_of, with_layout
 from flycc.frontend.families import FAMILY_OF_PROBLEM, family_of
 from flycc.frontend.nodes import is_impure, mutates
+from flycc.passes.fuse_epilogue import FUSED_ATTR, UNFUSED_ATTR
 from flycc.passes.matching import CONSUMED_ATTR, REASON_ATTR, REASON_CODE_ATTR, RESULTS_ATTR
-from flycc.passes.torch_ir import NODE_ATTR, nested_ops
+from flycc.passes.torch_ir import NODE_ATTR, nested_ops, node_name
 
 #: Why no kernel can serve a problem with tensors on a device, or None.
 Serve = Callable[[Problem, torch.device], Reason | None]
@@ -42,7 +43,7 @@ class Match:
     """A kernel call that replaced FX nodes, or with `reason` one that may not.
 
     `kernel` is the op called, `family` and `problem` (in one line) what it serves, `node` the one of the
-    replaced nodes `consumed` that stands for all.
+    replaced nodes `consumed` that stands for all. `fused` are those of them that became a product's epilogue.
     """
 
     kernel: str
@@ -51,6 +52,7 @@ class Match:
     node: str
     consumed: frozenset[str]
     reason: Reason | None = None
+    fused: tuple[str, ...] = ()
 
 
 def rebuild_graph(gm: GraphModule, module: Module, serve: Serve) -> tuple[GraphModule, list[Match]]:
@@ -71,7 +73,10 @@ def rebuild_graph(gm: GraphModule, module: Module, serve: Serve) -> tuple[GraphM
             if reason is None:
                 rebuilding.replace(view)
             family = FAMILY_OF_PROBLEM[type(posed)]
-            matches.append(Match(called(view), family, str(posed), face, consumed, reason))
+            fused = (
+                tuple(name.value for name in op.attributes[FUSED_ATTR]) if FUSED_ATTR in op.attributes else ()
+            )
+            matches.append(Match(called(view), family, str(posed), face, consumed, reason, fused))
         elif isinstance(view, func.ReturnOp):
             rebuilding.check_outputs(op)
     rebuilding.erase_dead(frozenset().union(*(m.consumed for m in matches if m.reason is None)))
@@ -79,6 +84,13 @@ def rebuild_graph(gm: GraphModule, module: Module, serve: Serve) -> tuple[GraphM
     rebuilt = GraphModule(gm, graph)
     rebuilt.meta = dict(gm.meta)
     return rebuilt, matches
+
+
+def keep_apart(module: Module, names: Collection[str]) -> None:
+    """Says of the ops of FX nodes `names` that they are not to be fused."""
+    for op in nested_ops(module.operation) if names else ():
+        if node_name(op) in names:
+            op.attributes[UNFUSED_ATTR] = UnitAttr.get(module.context)
 
 
 def pass_refusals(module: Module) -> dict[str, Reason]:

@@ -23,8 +23,9 @@ class Candidate:
 
     `node` is the FX node's name; in the body of a higher-order op, the op's and the body's names come first
     (`cond.true_graph_0.mm`). `shapes` holds its operand and result types in text, `kernel` the custom op that
-    now computes it, `problem` the kernel's problem in one line, `count` how many FX nodes that op stands for.
-    Either `kernel` or `reason` is None.
+    now computes it, `problem` the kernel's problem in one line, `count` how many FX nodes that op stands for: 0 for
+    the second product of a gated one, for which the first stands. `fused` are the targets of the nodes that became a
+    product's epilogue, in their order. Either `kernel` or `reason` is None.
     """
 
     node: str
@@ -35,6 +36,7 @@ class Candidate:
     reason: Reason | None = None
     problem: str = ""
     count: int = 1
+    fused: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
@@ -65,17 +67,21 @@ class Report:
 def report_graph(gm: GraphModule, matches: list[Match], refusals: Mapping[str, Reason]) -> Report:
     """`gm` is the graph before any replacement; `refusals` gives reasons by the name of a candidate's node."""
     served = {match.node: match for match in matches}
+    within = {name: match for match in matches for name in match.consumed}
+    targets = {node.name: target_name(node) for node in gm.graph.nodes}
     consumed = frozenset().union(*(match.consumed for match in matches if match.reason is None))
     report = Report()
     for name, node, outer in _nodes(gm):
         family, match, refusal = family_of(node), served.get(name), refusals.get(name)
+        if match is None and family is not None:
+            match = within.get(name)
         if family is None and match is not None:
             family = match.family
         if family is None and refusal is not None:
             family = family_of_reason(refusal)
         if family is not None:
             refusal = refusal or (outer and _inside(outer, family))
-            report.nodes.append(_candidate(name, node, family, match, refusal))
+            report.nodes.append(_candidate(name, node, family, match, refusal, targets))
         elif name not in consumed and _computes(node):
             target = target_name(node)
             report.others[target] = report.others.get(target, 0) + 1
@@ -116,7 +122,14 @@ def _computes(node: Node) -> bool:
     return any("Tensor" in str(value.type) and value.alias_info is None for value in returns)
 
 
-def _candidate(name: str, node: Node, family: str, match: Match | None, refusal: Reason | None) -> Candidate:
+def _candidate(
+    name: str,
+    node: Node,
+    family: str,
+    match: Match | None,
+    refusal: Reason | None,
+    targets: Mapping[str, str],
+) -> Candidate:
     inputs: list[Node] = []
     map_arg((node.args, node.kwargs), inputs.append)
     values = [arg.meta.get("val") for arg in inputs]
@@ -128,5 +141,7 @@ def _candidate(name: str, node: Node, family: str, match: Match | None, refusal:
     if match is not None and match.reason is not None:
         return Candidate(*described, None, match.reason)
     if match is not None:
-        return Candidate(*described, match.kernel, None, match.problem, len(match.consumed))
+        count = len(match.consumed) if match.node == name else 0
+        fused = tuple(targets[node] for node in reversed(match.fused))
+        return Candidate(*described, match.kernel, None, match.problem, count, fused)
     return Candidate(*described, None, refusal or unserved(family))
