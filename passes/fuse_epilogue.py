@@ -244,8 +244,10 @@ def _added(product: GemmOp, parts: _Parts, root: ir.Operation) -> _Parts | None:
         sentence = f"{show(tensor.dims)} is added to {show(result.dims)}"
         raise _Apart("broadcast", f"{_kind(root)}: {sentence}; batches must all be added to, or all alike")
     is_whole = same_dims(tensor.dims, result.dims)
-    if parts.linear and parts.bias is None and (parts.residual is not None or not is_whole):
-        return replace(parts, bias=addend)
+    if parts.linear and parts.bias is None and not (is_whole and parts.residual is None):
+        if parts.residual is None:
+            return replace(parts, bias=addend)
+        return replace(parts, bias=parts.residual, residual=addend)  # in the graph's order
     if parts.residual is None:
         return replace(parts, residual=addend)
     raise _Apart("order", f"{_kind(root)}: {_done(parts)} are all that is added to a product")

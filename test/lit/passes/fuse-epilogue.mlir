@@ -297,7 +297,7 @@ func.func @preactivation_between(%a: !torch.vtensor<[4,8],bf16>, %w: !torch.vten
 
 // Batches: an addend that has all of them, and a row.
 // CHECK-LABEL: func.func @batches
-// CHECK-NEXT: %[[Y:.*]] = "flycc.gemm"(%arg0, %arg1, %arg3, %arg2) {accumulate = f32, layout = "NT", operandSegmentSizes = array<i32: 1, 1, 1, 0, 1>, resultSegmentSizes = array<i32: 1, 0>}
+// CHECK-NEXT: %[[Y:.*]] = "flycc.gemm"(%arg0, %arg1, %arg2, %arg3) {accumulate = f32, layout = "NT", operandSegmentSizes = array<i32: 1, 1, 1, 0, 1>, resultSegmentSizes = array<i32: 1, 0>}
 // CHECK-SAME: -> !torch.vtensor<[2,4,16],bf16>
 // CHECK-NEXT: return %[[Y]]
 func.func @batches(%a: !torch.vtensor<[2,4,8],bf16>, %w: !torch.vtensor<[16,8],bf16>, %c: !torch.vtensor<[2,4,16],bf16>, %d: !torch.vtensor<[16],bf16>) -> !torch.vtensor<[2,4,16],bf16> {

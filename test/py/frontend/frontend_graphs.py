@@ -13,6 +13,7 @@ from torch import Tensor
 from torch._dynamo.backends.common import aot_autograd
 from torch._functorch.aot_autograd import make_boxed_func
 from torch.fx import GraphModule, Node
+from torch.nn import functional as F
 from torch.utils._pytree import tree_map
 from torch_mlir.ir import Context, Module, Operation
 
@@ -33,11 +34,50 @@ def distinct(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
 
 
 def reference_gemm(
-    a: Tensor, b: Tensor, bias: Tensor | None = None, *, trans_a: bool = False, trans_b: bool = False
+    a: Tensor,
+    b: Tensor,
+    bias: Tensor | None = None,
+    *,
+    trans_a: bool = False,
+    trans_b: bool = False,
+    **tail: Any,
 ) -> Tensor:
-    """`flycc::gemm` by PyTorch on the CPU."""
-    product = torch.matmul(a.mT if trans_a else a, b.mT if trans_b else b)
-    return product if bias is None else product + bias
+    """`flycc::gemm` by PyTorch on the CPU, rounded after every step, as the graph it stands for is."""
+    return reference_gemm_with_preactivation(a, b, bias, trans_a=trans_a, trans_b=trans_b, **tail)[0]
+
+
+def reference_gemm_with_preactivation(
+    a: Tensor,
+    b: Tensor,
+    bias: Tensor | None = None,
+    *,
+    trans_a: bool = False,
+    trans_b: bool = False,
+    b2: Tensor | None = None,
+    residual: Tensor | None = None,
+    scale: float = 1.0,
+    activation: str = "none",
+    out_dtype: torch.dtype | None = None,
+) -> tuple[Tensor, Tensor]:
+    """`flycc::gemm_with_preactivation` likewise."""
+    p, t = (
+        None
+        if right is None
+        else torch.matmul(a.mT if trans_a else a, right.mT if trans_b else right) * scale
+        for right in (b, b2)
+    )
+    assert p is not None
+    p = p if bias is None else p + bias
+    y = {
+        "none": lambda x: x,
+        "relu": torch.relu,
+        "gelu": F.gelu,
+        "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
+        "silu": F.silu,
+    }[activation](p)
+    y = y if t is None else y * t
+    y = y if residual is None else y + residual
+    return y.to(out_dtype or a.dtype).contiguous(), p.to(out_dtype or a.dtype).clone()
 
 
 def reference_rms_norm(
@@ -96,6 +136,7 @@ def reference_topk(x: Tensor, k: int, *, largest: bool = True, sorted: bool = Tr
 
 REFERENCES: dict[Any, Callable[..., Any]] = {
     torch.ops.flycc.gemm.default: reference_gemm,
+    torch.ops.flycc.gemm_with_preactivation.default: reference_gemm_with_preactivation,
     torch.ops.flycc.rms_norm_fwd.default: reference_rms_norm,
     torch.ops.flycc.rms_norm_bwd.default: reference_rms_norm_backward,
     torch.ops.flycc.topk.default: reference_topk,

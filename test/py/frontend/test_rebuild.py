@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.fx import GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx.node import map_arg
 from torch_mlir.ir import Block, StringAttr
 
 from flycc.contracts import GemmProblem, Reason
@@ -114,7 +115,8 @@ def check_interface(recorder: Recorder) -> None:
         for node in rebuilt.graph.nodes:
             if node.target is GEMM:
                 assert node.meta["val"] is original[node.name].meta["val"]
-                fake = GEMM(*[arg.meta["val"] for arg in node.args], **node.kwargs)
+                args, kwargs = map_arg((node.args, node.kwargs), lambda arg: arg.meta["val"])
+                fake = GEMM(*args, **kwargs)
                 assert fake.shape == node.meta["val"].shape
                 assert fake.stride() == node.meta["val"].stride()
             else:

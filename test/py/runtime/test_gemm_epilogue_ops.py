@@ -66,7 +66,7 @@ def planted(*_):
     raise FlyccError(Reason("device.launch", "planted"))
 
 
-@pytest.fixture(params=["PyTorch"])
+@pytest.fixture(params=["kernel", "PyTorch"])
 def rounded(request, monkeypatch):
     """Whether the product is PyTorch's, which is so for one of two runs of a test."""
     monkeypatch.setattr(refusals, "_warned", {"device.launch"})
