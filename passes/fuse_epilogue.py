@@ -289,7 +289,7 @@ def _activation(op: ir.Operation) -> Activation | None:
     name = operator_name(op)
     if name == "aten.gelu":
         approximate = producer(op.operands[1])
-        text = approximate.attributes["value"].value if approximate is not None else None
+        text = "" if approximate is None else str(approximate.attributes["value"].value)
         return {"none": "gelu", "tanh": "gelu_tanh"}.get(text)  # type: ignore[return-value]
     if name == "aten.clamp_min":
         return "relu" if constant(op.operands[1]) == 0 else None

@@ -1,4 +1,4 @@
-"""match-gemm and flycc-dce keep the meaning of a module: random graphs are executed before and after.
+"""match-gemm, fuse-epilogue and flycc-dce keep the meaning of a module: random graphs are executed before and after.
 
 Values are small integers and everything is computed in float64, so sums are exact and results must be equal
 bit for bit, whatever was folded (|sum| <= 64 * 3**2 + 3, far below 2**53).
@@ -230,7 +230,8 @@ def _gemm(op: ir.Operation, x: list[np.ndarray]) -> np.ndarray:
     gemm = op.opview
     a = np.swapaxes(x[0], -1, -2) if gemm.trans_a else x[0]
     b = np.swapaxes(x[1], -1, -2) if gemm.trans_b else x[1]
-    return a @ b + (x[2] if gemm.bias is not None else 0)
+    # The graphs have additions only, so the bias and the residual are all there may be.
+    return a @ b + sum(x[2:], np.zeros(()))
 
 
 def _reshape(op: ir.Operation, x: list[np.ndarray]) -> np.ndarray:
