@@ -177,13 +177,18 @@ PLANTED = [
         "checked_waits", "s_waitcnt vmcnt(0) lgkmcnt(0)", "wait", "v_mov_b32_e32 v6, 0",
         "overwrites v6 before", "ds_read_b32 v6, v1", **_COPY,
     ),
-    Planted(
-        "checked_barriers", "s_cbranch_scc1", "barrier", "s_barrier", "wave 1 of the workgroup is at another",
-        "s_barrier", by_presence=True, block=128, outputs={"out": 128},
+    *(
+        Planted(
+            "checked_barriers", "s_barrier", "barrier", "s_barrier",
+            f"barrier number 2 of this wave; wave {skipping} of the workgroup has ended after number 1; waves "
+            "first met at different ones at", "s_endpgm", nth=skipping, block=128, outputs={"out": 128},
+        )
+        for skipping in (0, 1)
     ),
     Planted(
-        "early_exit", "s_cbranch_scc1", "barrier", "s_barrier", "wave 0 of the workgroup is at its end",
-        "s_endpgm", by_presence=True, block=128, outputs={"out": 128},
+        "early_exit", "s_cbranch_scc1", "barrier", "s_barrier",
+        "barrier number 1 of this wave; wave 0 of the workgroup has ended after number 0", "s_endpgm", by_presence=True,
+        block=128, outputs={"out": 128},
     ),
     Planted(
         "checked_deadlock", "s_barrier", "runaway", "", "another waits at a barrier: a deadlock", "s_barrier",

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import random
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -17,13 +18,13 @@ from emulated_gemm import Gemm, Stored, bound, reference
 from test_gemm_emulated import LAYOUTS, check_exact, gemm_of, integers, stored
 
 from flycc import emulator
-from flycc.codegen import compile_kernel
+from flycc.codegen import Compiled, compile_kernel
 from flycc.codegen.cache import CodeObjectCache
 from flycc.contracts import GemmProblem
-from flycc.emulator.sanitize import SANITIZERS
 from flycc.emulator.trace import KINDS, SPACES
 from flycc.emulator.trace_recorder import Recorder
 from flycc.kernels import gemm
+from flycc.kernels.common.spec import KernelSpec
 from flycc.kernels.gemm import GemmConfig
 from flycc.kernels.gemm.parts import Plan
 
@@ -38,6 +39,7 @@ CONFIGS = {
     "thirds": GemmConfig(384, 256, 64, 2, 4, stages_m=2, stages_n=2, schedule="staggered"),
 }
 SIZES = (1, 2, 15, 17, 63, 64, 65, 130, 257)
+S_BARRIER, S_NOP = 0xBF8A_0000, 0xBF80_0000
 SIZES_K = (1, 8, 37, 64, 72, 128, 136, 192, 328, 584)
 
 seed = int(os.environ["FLYCC_TEST_SEED"])
@@ -113,11 +115,6 @@ def test_nan_and_infinity_stay_in_their_row_and_column(layout: str) -> None:
     assert np.isfinite(out[0, others][:, np.arange(40) != 7]).all()
 
 
-def sanitizers(config: GemmConfig) -> tuple[str, ...]:
-    """All but "barrier", if waves are staggered: they meet at different barriers, on purpose."""
-    return tuple(name for name in SANITIZERS if name != "barrier" or config.schedule != "staggered")
-
-
 @pytest.mark.parametrize(
     ("name", "layout", "k"),
     [("large", "NT", 648), ("longer a", "NT", 40), *(("longer a", layout, 648) for layout in LAYOUTS)]
@@ -135,7 +132,7 @@ def test_wave_order_does_not_matter_and_sanitizers_are_quiet(name: str, layout: 
     case = gemm_of(rng, "bf16", layout, (1, 72, 136, k), values=normal, bias=normal(rng, 136))
     first = case.run(CONFIGS[name]).memory
     for order in ("serial", "reverse", "lockstep", seed):
-        result = case.run(CONFIGS[name], order, sanitizers(CONFIGS[name]))
+        result = case.run(CONFIGS[name], order, sanitize="all")
         assert not result.findings, "\n".join(map(str, result.findings))
         np.testing.assert_array_equal(result.memory, first, err_msg=str(order))
 
@@ -199,8 +196,26 @@ def test_a_wrong_wait_is_a_race(
     apart = partial(compile_kernel, cache=CodeObjectCache(tmp_path))
     monkeypatch.setattr(emulated_gemm, "compile_kernel", apart)
     case = gemm_of(np.random.default_rng(seed), "bf16", "NT", (1, 384, 256, 456), values=normal)
-    kinds = {finding.sanitizer for finding in case.run(config, "lockstep", sanitizers(config)).findings}
+    kinds = {finding.sanitizer for finding in case.run(config, "lockstep", sanitize="all").findings}
     assert "race" in kinds or "wait" in kinds
+
+
+@pytest.mark.parametrize("place", [1, -2], ids=["before the loop", "after it"])
+def test_a_barrier_of_one_group_of_waves_cannot_be_missing(
+    place: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Staggered waves of a group have one of their own before the loop, the other group's have it after the loop."""
+
+    def without(spec: KernelSpec) -> Compiled:
+        compiled = compile_kernel(spec)
+        code = np.frombuffer(compiled.elf, "<u4").copy()
+        code[np.flatnonzero(code == S_BARRIER)[place]] = S_NOP
+        return replace(compiled, elf=code.tobytes())
+
+    monkeypatch.setattr(emulated_gemm, "compile_kernel", without)
+    case = gemm_of(np.random.default_rng(seed), "bf16", "NT", (1, 72, 136, 200))
+    findings = case.run(CONFIGS["staggered"], sanitize="all").findings
+    assert "barrier" in {finding.sanitizer for finding in findings}
 
 
 @pytest.mark.parametrize("staggered", [False, True])
