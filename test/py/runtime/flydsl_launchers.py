@@ -72,11 +72,17 @@ def gemm_launcher(standin: hip_standin.HipStandin) -> None:
     problem = GemmProblem("bf16", m, n, k)
     config = gemm.choose(problem)
     launch, (*_, shape, _, _, _) = gemm.kernel(problem, config).build()
-    sizes = {"m": m, "n": n, "k": k, "ld_a": k, "ld_b": n, "ld_out": n}
-    fields = [name for name, kind in gemm.KERNARG.fields if kind != "ptr"]
-    pointers = [flyc.from_c_void_p(fx.BFloat16, t.data_ptr()) for t in (a, b)]
-    pointers += [flyc.from_c_void_p(fx.BFloat16, 0), flyc.from_c_void_p(fx.BFloat16, out.data_ptr())]
-    values = type(shape)(*[sizes.get(name, 0) for name in fields])
+    numbers = gemm.ABSENT | {"m": m, "n": n, "k": k, "ld_a": k, "ld_b": n, "ld_out": n}
+    given = {"a": a, "b": b, "out": out}
+    elements = {"partial": fx.Float32, "arrived": fx.Int32}
+    pointers, fields = [], []
+    for name, kind in gemm.KERNARG.fields:
+        if kind == "ptr":
+            address = given[name].data_ptr() if name in given else 0
+            pointers.append(flyc.from_c_void_p(elements.get(name, fx.BFloat16), address))
+        else:
+            fields.append(numbers.get(name, 0))
+    values = type(shape)(*fields)
     grid = gemm.launch(problem, config).grid
     with standin.registered(a, b, out):
         launch(*pointers, values, *(fx.Int32(size) for size in grid))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -13,7 +14,15 @@ LAUNCHERS = Path(__file__).with_name("flydsl_launchers.py")
 
 
 def launched(case: str) -> str:
-    done = subprocess.run([sys.executable, str(LAUNCHERS), case], capture_output=True, text=True, check=False)
+    # Its kernels lie beside it, which Python does not look for under PYTHONSAFEPATH.
+    path = os.pathsep.join([str(LAUNCHERS.parent), *filter(None, [os.environ.get("PYTHONPATH")])])
+    done = subprocess.run(
+        [sys.executable, str(LAUNCHERS), case],
+        env=os.environ | {"PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout + done.stderr
 
