@@ -125,7 +125,14 @@ def gemm_case(m: int, n: int, k: int) -> Launch:
     memory = emulator.Memory()
     sizes = {"m": m, "n": n, "k": k, "ld_a": k, "ld_b": k, "ld_out": n}
     arrays = {"a": normal(m, k), "b": normal(n, k), "out": normal(m, n)}
-    values = dict.fromkeys(compiled.kernarg.names, 0) | sizes
+    if config.split:
+        shares = gemm.shares(problem, config)
+        sizes |= {"parts": shares.parts, "part_k": shares.part_k, "whole": shares.whole}
+        arrays |= {
+            "partial": np.empty(shares.sums, np.float32),
+            "arrived": np.zeros(shares.counters, np.int32),
+        }
+    values: dict[str, int | float] = {**dict.fromkeys(compiled.kernarg.names, 0), **gemm.ABSENT, **sizes}
     values |= {name: memory.register(array, name=name) for name, array in arrays.items()}
     kernel = emulator.load(compiled.elf).kernels[compiled.symbol]
     kernarg = compiled.kernarg.pack(values)

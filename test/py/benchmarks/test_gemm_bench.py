@@ -13,6 +13,7 @@ from flycc.benchmarks.costmodel_data import published
 from flycc.cli.main import main
 from flycc.contracts import GemmProblem
 from flycc.costmodel import Interval
+from flycc.kernels.gemm import GemmConfig
 from flycc.tuning.modelled import model
 
 #: Published, with a full and a partial tile of 128 columns; and one that no table has.
@@ -78,14 +79,19 @@ def test_summary_counts_only_shapes_that_a_peer_has() -> None:
     assert found["triton_modelled_over_published"]["least"] == 0.5
 
 
-def test_the_matrix_pipe_of_a_full_ring_is_as_busy_as_its_loop_says() -> None:
-    """A wave's part of a 256x256x64 step is 64 MFMAs of 16 clk, and a SIMD has two waves: 2048 clk of each turn."""
-    problem = GemmProblem("bf16", 8192, 8192, 1280, trans_b=True)
-    config, _ = gemm.chosen(problem)
-    assert str(config).startswith("256x256x64_w2x4x1_ring")
-    (prediction,) = model(problem, config)
+@pytest.mark.parametrize(
+    ("config", "mfmas"),
+    [
+        (GemmConfig(256, 256, 64, 2, 4, stages_m=3, stages_n=2), 64),
+        (GemmConfig(384, 256, 64, 2, 4, stages_m=2, stages_n=2, schedule="staggered"), 96),
+    ],
+    ids=str,
+)
+def test_the_matrix_pipe_of_a_full_ring_is_as_busy_as_its_loop_says(config: GemmConfig, mfmas: int) -> None:
+    """A wave's part of a step of 64 along K is so many MFMAs of 16 clk, and a SIMD has two waves."""
+    (prediction,) = model(GemmProblem("bf16", 8192, 8192, 1280, trans_b=True), config)
     loop = max(prediction.by_loop, key=lambda loop: loop.share)
-    assert products.steady_mfma(prediction) == pytest.approx(2048 / loop.clk_per_iteration)
+    assert products.steady_mfma(prediction) == pytest.approx(2 * 16 * mfmas / loop.clk_per_iteration)
 
 
 def test_spilled_registers_are_those_of_the_code_object() -> None:

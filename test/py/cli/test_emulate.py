@@ -19,14 +19,14 @@ from flycc.kernels import gemm
 
 M, N, K = 64, 128, 32
 ARGUMENTS = len(gemm.KERNARG.fields)
+PROBLEM, CONFIG = GemmProblem("bf16", M, N, K), gemm.GemmConfig(64, 64, 32, 2, 2)
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A GEMM's code object and its operands: small integers, of which products and sums are exact."""
     path = tmp_path_factory.mktemp("emulate")
-    problem = GemmProblem("bf16", M, N, K)
-    (path / "gemm.hsaco").write_bytes(compile_kernel(gemm.kernel(problem, gemm.choose(problem))).elf)
+    (path / "gemm.hsaco").write_bytes(compile_kernel(gemm.kernel(PROBLEM, CONFIG)).elf)
     rng = np.random.default_rng(7)
     for name, shape in (("a", (M, K)), ("b", (K, N))):
         values = rng.integers(-2, 3, shape).astype(ml_dtypes.bfloat16)
@@ -35,8 +35,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def command(folder: Path, *options: str, b: str | None = None) -> list[str]:
-    problem = GemmProblem("bf16", M, N, K)
-    launch = gemm.launch(problem, gemm.choose(problem))
+    launch = gemm.launch(PROBLEM, CONFIG)
     files = {"a": str(folder / "a.npy"), "b": b or str(folder / "b.npy"), "out": f"zeros:{M}x{N}:bf16"}
     numbers = {**gemm.ABSENT, "m": M, "n": N, "k": K, "ld_a": K, "ld_b": N, "ld_out": N}
     arguments = [
@@ -72,9 +71,9 @@ def test_computes_with_files(folder: Path, tmp_path: Path, capsys: pytest.Captur
 
 def test_traces(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     path, shown, report = (tmp_path / name for name in ("t.npz", "t.json", "summary.json"))
-    assert main(command(folder, "--trace", str(path), "--trace-workgroup", "1")) == 0
+    assert main(command(folder, "--trace", str(path), "--trace-workgroup", "0,1")) == 0
     trace = Trace.load(path)
-    assert {tuple(row)[:3] for row in trace.waves.tolist()} == {(1, 0, 0)}
+    assert {tuple(row)[:3] for row in trace.waves.tolist()} == {(0, 1, 0)}
     capsys.readouterr()
     assert main(["trace", str(path), "--perfetto", str(shown), "--json", str(report)]) == 0
     assert max(map(len, capsys.readouterr().out.splitlines())) <= 80

@@ -155,7 +155,7 @@ def test_notes_are_shown(capsys: pytest.CaptureFixture) -> None:
 def test_peers_answer_where_ours_fails(
     error: Exception, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
-    def fails(_: object) -> None:
+    def fails(*_: object) -> None:
         raise error
 
     monkeypatch.setattr("flycc.cli.predict.ours", fails)
