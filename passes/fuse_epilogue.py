@@ -1,4 +1,4 @@
-"""fuse-epilogue: folds the pointwise ops behind a `flycc.gemm` into it."""
+"""fuse-epilogue, fuse-cast: fold the pointwise ops behind a `flycc.gemm` into it."""
 
 from __future__ import annotations
 
@@ -58,14 +58,36 @@ def fuse_epilogue(module: ir.Operation) -> None:
     Rounding: sums are rounded once, at the end, where the graph rounds after every op. In particular the rounding in
     front of a cast to f32 is dropped. What a backward pass saved keeps its meaning and its own rounding.
 
+    A cast to f32 with nothing behind it that could be folded too is left: it is what norms begin with, whose kernels
+    read 16 bits. `fuse-cast` folds those that no norm took.
+
     An op that looks like part of an epilogue and is not folded gets the attributes `flycc.reason_code` and
     `flycc.reason`. The product behind it is none the worse.
     """
+    _fuse(module, last_casts=False)
+
+
+def fuse_cast(module: ir.Operation) -> None:
+    """Folds casts of products to f32 that no op of another family took, and what comes behind, as `fuse-epilogue` does.
+
+    Before:
+
+        %g = "flycc.gemm"(%x, %w) {layout = "NT", ...} : ... -> !torch.vtensor<[4,16],bf16>
+        %y = torch.aten._to_copy %g, %int6, ... : ... -> !torch.vtensor<[4,16],f32>
+
+    After:
+
+        %y = "flycc.gemm"(%x, %w) {layout = "NT", ...} : ... -> !torch.vtensor<[4,16],f32>
+    """
+    _fuse(module, last_casts=True)
+
+
+def _fuse(module: ir.Operation, *, last_casts: bool) -> None:
     # Listed first: folding erases the product it starts from and pointwise ops; it leaves a second one to flycc-dce.
     for op in [op for op in nested_ops(module) if isinstance(op.opview, GemmOp)]:
         product: GemmOp | None = op.opview
         while product is not None:
-            product = _fold(product)
+            product = _fold(product, last_casts)
 
 
 @dataclass(frozen=True)
@@ -102,7 +124,7 @@ class _Apart(Exception):
 _Step = Callable[[GemmOp, _Parts, ir.Operation], _Parts | None]
 
 
-def _fold(product: GemmOp) -> GemmOp | None:
+def _fold(product: GemmOp, last_casts: bool) -> GemmOp | None:
     """The product with one more op folded, or None where nothing more can be."""
     uses = users(product.result)
     folded = _activation_of(product, uses)
@@ -113,6 +135,8 @@ def _fold(product: GemmOp) -> GemmOp | None:
             return None
         folded, kept = uses, []
     if not folded or any(UNFUSED_ATTR in op.attributes for op in folded):
+        return None
+    if not last_casts and _is_last_cast(folded[0]):
         return None
     fused: list[GemmOp] = []
 
@@ -131,6 +155,17 @@ def _fold(product: GemmOp) -> GemmOp | None:
         return None
     product.operation.erase()
     return fused[0]
+
+
+def _is_last_cast(op: ir.Operation) -> bool:
+    """Whether `op` is a cast to f32 and what uses that is no part of an epilogue."""
+    if operator_name(op) not in _CASTS:
+        return False
+    result = stamped(op.results[0])
+    if result is None or result.dtype != "f32":
+        return False
+    user = only_user(op.results[0])
+    return user is None or operator_name(user) not in _STEPS
 
 
 def _activation_of(product: GemmOp, uses: list[ir.Operation]) -> list[ir.Operation]:
@@ -314,6 +349,7 @@ def _copied(product: GemmOp, parts: _Parts, root: ir.Operation) -> _Parts | None
     return parts if before is not None and after is not None and same_dims(before.dims, after.dims) else None
 
 
+_CASTS = ("aten._to_copy", "prims.convert_element_type")
 _COPIES = ("aten.alias", "aten.detach", "aten.clone", "aten.view", "aten._unsafe_view", "aten.reshape")
 _STEPS: dict[str, _Step] = {
     "aten.mul.Tensor": _multiplied,
@@ -322,7 +358,7 @@ _STEPS: dict[str, _Step] = {
     "aten.div.Scalar": _divided,
     "aten.add.Tensor": _added,
     **dict.fromkeys(("aten.relu", "aten.clamp_min", "aten.silu", "aten.gelu"), _activated),
-    **dict.fromkeys(("aten._to_copy", "prims.convert_element_type"), _cast),
+    **dict.fromkeys(_CASTS, _cast),
     **dict.fromkeys(_COPIES, _copied),
 }
 

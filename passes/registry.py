@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from torch_mlir import ir
 
 from flycc.passes.flycc_dce import flycc_dce
-from flycc.passes.fuse_epilogue import fuse_epilogue
+from flycc.passes.fuse_epilogue import fuse_cast, fuse_epilogue
 from flycc.passes.match_gemm import match_gemm
 from flycc.passes.match_grouped_gemm import match_grouped_gemm
 from flycc.passes.match_rms_norm import match_rms_norm
@@ -22,8 +22,9 @@ PASSES: Mapping[str, Pass] = {
     "fuse-epilogue": fuse_epilogue,
     "match-rms-norm": match_rms_norm,
     "match-topk": match_topk,
+    "fuse-cast": fuse_cast,
     "flycc-dce": flycc_dce,
 }
 
 #: Every pass that raises torch ops to flycc ops, in order.
-MATCH_PIPELINE = "match-gemm,match-grouped-gemm,fuse-epilogue,match-rms-norm,match-topk,flycc-dce"
+MATCH_PIPELINE = "match-gemm,match-grouped-gemm,fuse-epilogue,match-rms-norm,match-topk,fuse-cast,flycc-dce"

@@ -228,20 +228,6 @@ func.func @gated_residual(%a: !torch.vtensor<[4,8],bf16>, %w: !torch.vtensor<[16
   return %y : !torch.vtensor<[4,16],bf16>
 }
 
-// A cast to f32; the rounding before it is dropped.
-// CHECK-LABEL: func.func @cast
-// CHECK-NEXT: %[[Y:.*]] = "flycc.gemm"(%arg0, %arg1) {accumulate = f32, layout = "NT", operandSegmentSizes = array<i32: 1, 1, 0, 0, 0>, resultSegmentSizes = array<i32: 1, 0>}
-// CHECK-SAME: -> !torch.vtensor<[4,16],f32>
-// CHECK-NEXT: return %[[Y]]
-func.func @cast(%a: !torch.vtensor<[4,8],bf16>, %w: !torch.vtensor<[16,8],bf16>) -> !torch.vtensor<[4,16],f32> {
-  %none = torch.constant.none
-  %false = torch.constant.bool false
-  %g = "flycc.gemm"(%a, %w) {layout = "NT", accumulate = f32, operandSegmentSizes = array<i32: 1, 1, 0, 0, 0>, resultSegmentSizes = array<i32: 1, 0>} : (!torch.vtensor<[4,8],bf16>, !torch.vtensor<[16,8],bf16>) -> !torch.vtensor<[4,16],bf16>
-  %dy = torch.constant.int 6
-  %y = torch.aten._to_copy %g, %dy, %none, %none, %none, %false, %none : !torch.vtensor<[4,16],bf16>, !torch.int, !torch.none, !torch.none, !torch.none, !torch.bool, !torch.none -> !torch.vtensor<[4,16],f32>
-  return %y : !torch.vtensor<[4,16],f32>
-}
-
 // An activation between two casts.
 // CHECK-LABEL: func.func @cast_and_back
 // CHECK-NEXT: %[[Y:.*]] = "flycc.gemm"(%arg0, %arg1) {accumulate = f32, activation = "silu", layout = "NT", operandSegmentSizes = array<i32: 1, 1, 0, 0, 0>, resultSegmentSizes = array<i32: 1, 0>}

@@ -20,5 +20,6 @@
 // LIST-NEXT: fuse-epilogue {{.*}}Folds pointwise users into `flycc.gemm`
 // LIST-NEXT: match-rms-norm {{.*}}Raises RMS norms over the last dimension to `flycc.rms_norm`
 // LIST-NEXT: match-topk {{.*}}Raises `topk`, {{.*}}, to `flycc.topk`.
+// LIST-NEXT: fuse-cast {{.*}}Folds casts of products to f32 that no op of another family took
 // LIST-NEXT: flycc-dce {{.*}}Removes ops whose results nobody uses.
 module {}

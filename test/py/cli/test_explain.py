@@ -54,6 +54,7 @@ def test_a_file_with_globals_siblings_and_dataclasses(folder):
     done = explain(f"{folder}/test.py:example", "--json", folder / "out.json")
     assert done.returncode == 0, done.stderr
     assert "flycc::gemm" in done.stdout
+    assert "aten.addmm.default + aten.silu.default bf16[8]" in " ".join(done.stdout.split())
     assert json.loads((folder / "out.json").read_text())["families"]["gemm"]["kernel"] == 1
 
 

@@ -1,0 +1,110 @@
+"""Products with an epilogue in graphs: what reports say of them, and what happens where no kernel serves one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from frontend_graphs import ints, record
+from torch import Tensor
+
+from flycc.contracts import GemmProblem, Problem, Reason
+from flycc.frontend import Report, compile_graph
+
+
+def mlp(x: Tensor, gate: Tensor, up: Tensor, down: Tensor) -> Tensor:
+    return x + F.linear(F.silu(F.linear(x, gate)) * F.linear(x, up), down)
+
+
+def inputs() -> list[Tensor]:
+    return [ints(3, 8), ints(16, 8), ints(16, 8), ints(8, 16)]
+
+
+def test_the_report_names_what_was_fused_in_order() -> None:
+    recorder = record(mlp, *inputs(), exact=False)
+    [report] = recorder.reports
+    assert [(c.node, c.kernel, c.fused) for c in report.nodes] == [
+        ("mm", "flycc::gemm", ("aten.silu.default", "aten.mul.Tensor")),
+        ("mm_1", "flycc::gemm", ("aten.silu.default", "aten.mul.Tensor")),
+        ("mm_2", "flycc::gemm", ("aten.add.Tensor",)),
+    ]
+    assert report.nodes[1].count == 0, "the first product stands for both"
+    assert report.others == {}
+
+
+def served_with(serve: Any) -> tuple[list[Problem], Report, list[Any]]:
+    """What `serve` was asked for the last graph that was tried, the report, and the calls of the rebuilt graph."""
+    [gm] = record(mlp, *inputs(), exact=False).graphs
+    asked: list[Problem] = []
+
+    def serve_and_note(problem: Problem, device: torch.device) -> Reason | None:
+        asked.append(problem)
+        return serve(problem)
+
+    rebuilt, report = compile_graph(gm, inputs(), serve=serve_and_note)
+    calls = [node.target for node in rebuilt.graph.nodes if node.op == "call_function"]
+    return asked, report, calls
+
+
+def test_a_fused_product_that_no_kernel_serves_is_served_apart() -> None:
+    def serve(problem: Problem) -> Reason | None:
+        assert isinstance(problem, GemmProblem)
+        return Reason("gemm.gated", "planted") if problem.epilogue.gated else None
+
+    asked, report, calls = served_with(serve)
+    assert len(asked) == 2 + 3, "two fused products, then each by itself and the residual's"
+    assert report.refused() == []
+    outcomes = {c.node: (c.kernel, c.reason and c.reason.code) for c in report.nodes}
+    assert outcomes == {
+        "mm": ("flycc::gemm", None),
+        "silu": (None, "epilogue.unserved"),
+        "mm_1": ("flycc::gemm", None),
+        "mul": (None, "epilogue.unserved"),
+        "mm_2": ("flycc::gemm", None),
+    }
+    reason = next(c.reason for c in report.nodes if c.node == "silu")
+    assert reason is not None
+    assert reason.sentence == "fused into mm, no kernel serves it: gemm.gated: planted"
+    assert report.nodes[-1].fused == ("aten.add.Tensor",)
+    assert calls == [
+        torch.ops.flycc.gemm.default,
+        torch.ops.aten.silu.default,
+        torch.ops.flycc.gemm.default,
+        torch.ops.aten.mul.Tensor,
+        torch.ops.flycc.gemm.default,
+    ]
+
+
+def test_where_no_kernel_serves_anything_the_graph_is_as_it_was() -> None:
+    asked, report, calls = served_with(lambda problem: Reason("gemm.none", "planted"))
+    assert [problem.epilogue.gated for problem in asked] == [True, False, False, False, False]
+    assert [reason.code for reason in report.refused()] == ["gemm.none"] * 3
+    assert not any("flycc" in str(target) for target in calls)
+
+
+def test_a_norm_behind_a_residual_still_reads_16_bits() -> None:
+    def block(x: Tensor, w: Tensor, h: Tensor, weight: Tensor) -> Tensor:
+        y = (h + F.linear(x, w)).float()
+        return weight * (y * torch.rsqrt(y.pow(2).mean(-1, keepdim=True) + 1e-6)).bfloat16()
+
+    recorder = record(block, ints(3, 8), ints(16, 8), ints(3, 16), ints(16), exact=False)
+    assert recorder.families() == {"gemm": (1, 0), "rms_norm": (1, 0)}
+    [report] = recorder.reports
+    assert report.nodes[0].fused == ("aten.add.Tensor",)
+    assert "f32" not in report.nodes[1].problem
+    assert report.others == {}
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_what_backward_saved_is_the_preactivation(dynamic: bool) -> None:
+    def layer(x: Tensor, w: Tensor) -> Tensor:
+        return F.silu(F.linear(x, w))
+
+    w = ints(4, 8).requires_grad_()
+    recorder = record(layer, ints(3, 8), w, dynamic=dynamic, grad=True, exact=False)
+    forward, _ = recorder.reports
+    [candidate] = forward.nodes
+    assert candidate.kernel == "flycc::gemm_with_preactivation"
+    assert candidate.fused == ("aten.silu.default",)
