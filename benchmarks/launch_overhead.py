@@ -63,7 +63,8 @@ def measure() -> dict[str, dict[str, float]]:
         a, b, out = on_device(device, 64, 64), on_device(device, 64, 64), on_device(device, 1, 64, 64)
         _, loaded = gemm.prepare(GemmOperands.of(a, b, None, out).problem(), device)
         grid, block, kernarg = (1, 1, 1), (256, 1, 1), bytes(256)
-        ready = device.ready(loaded.handle, grid, block, kernarg, gemm.POINTERS)
+        offsets = [loaded.spec.kernarg.offset(name) for name in gemm.POINTERS]
+        ready = device.ready(loaded.handle, grid, block, kernarg, offsets)
         plan = plans.Plan(((torch.Size((64, 64)), torch.bfloat16),), plans.Repeat(ready))
         tensors = (a, b, None, None, None)
         op, x = torch.ops.flycc.gemm.default, torch.zeros(8)
@@ -75,7 +76,7 @@ def measure() -> dict[str, dict[str, float]]:
                     "gemm": lambda: gemm.gemm(a, b),
                     "key": lambda: plans.key(device, tensors, (False,) * 6),
                     "results": lambda: plan.empty(a.device),
-                    "ready launch": lambda: ready(*range(gemm.POINTERS)),
+                    "ready launch": lambda: ready(*offsets),
                     "analysed": lambda: gemm.launch(GemmOperands.of(a, b, None, out), device),
                     "launch": lambda: device.launch(loaded.handle, grid, block, kernarg),
                 }

@@ -82,7 +82,8 @@ def summary(kernel: Kernel) -> list[str]:
     ids = "".join(axis for axis in "xyz" if getattr(d, f"enable_workgroup_id_{axis}"))
     return [
         f"// kernel {d.name}",
-        f"//   code     {d.code_size} bytes from {d.entry:#x}",
+        f"//   code     {d.code_size} bytes from {d.entry:#x}"
+        + (f"; waves start at {d.start:#x}" if d.start != d.entry else ""),
         f"//   vector   {architectural} VGPRs + {d.vgpr_count - architectural} AGPRs",
         f"//   scalar   {d.sgpr_count} SGPRs: {', '.join(sgprs)}; workgroup ids {ids or 'none'}",
         f"//   memory   {d.lds_bytes} bytes of LDS, {d.scratch_bytes} of scratch a lane",

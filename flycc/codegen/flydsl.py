@@ -17,6 +17,9 @@ from flycc.codegen.errors import CompileError
 from flycc.contracts import Reason
 from flycc.kernels.common.spec import KernelSpec
 
+#: Sizes, and alignments, of the types in the LLVM dialect that `kernels.common.spec.ArgType` has.
+_ARGUMENT_BYTES = {"i32": 4, "f32": 4, "i64": 8, "!llvm.ptr": 8}
+
 #: FlyDSL keeps its trace in globals and its target in the environment: one user at a time.
 _LOCK = threading.RLock()
 
@@ -92,6 +95,26 @@ def run(stage: str, module: Any, pipeline: str) -> None:
         PassManager.parse(f"builtin.module({pipeline})").run(module.operation)
     except Exception as error:
         raise _failure(stage, error) from error
+
+
+def preload_arguments(module: Any, dwords: int) -> None:
+    """Marks the leading arguments of a module's kernels, in the LLVM dialect, to be in SGPRs when a wave starts: those
+    that are numbers or pointers and lie in the first `dwords` of the kernel argument segment. Kernels with arguments
+    that are marked already are left as they are.
+    """
+    from flydsl._mlir import ir
+
+    marked = ir.DictAttr.get({"llvm.inreg": ir.UnitAttr.get()})
+    plain = ir.DictAttr.get({})
+    for op in _only(module, "gpu.module").regions[0].blocks[0].operations:
+        if "rocdl.kernel" not in op.attributes or "arg_attrs" in op.attributes:
+            continue
+        marks, end = [], 0
+        for argument in op.regions[0].blocks[0].arguments:
+            size = _ARGUMENT_BYTES.get(str(argument.type).partition("<")[0], 4 * dwords + 1)
+            end += -end % size + size
+            marks.append(marked if end <= 4 * dwords else plain)
+        op.attributes["arg_attrs"] = ir.ArrayAttr.get(marks)
 
 
 def llvm_ir(module: Any) -> str:

@@ -25,6 +25,10 @@ from flycc.kernels.common.spec import KernelSpec
 
 TARGETS = ("gfx950",)
 
+#: Kernel arguments that a wave finds in SGPRs when it starts: all of the 16 SGPRs that can be set then, but for the two
+#: with the address of the arguments (LLVM AMDGPU guide, "Preloaded Kernel Arguments").
+_PRELOADED_DWORDS = 14
+
 #: The stages to stop at by name, in order; between "fly" and "rocdl" there are FlyDSL's own.
 GROUPS = ("fly", "rocdl", "llvm", "isa", "hsaco")
 
@@ -78,6 +82,8 @@ def lower(
             started = perf_counter()
             if name in pipelines and number > first:
                 flydsl.run(name, module, pipelines[name])
+            if name == "rocdl":
+                flydsl.preload_arguments(module, _PRELOADED_DWORDS)
             needed = publish is not None or number == last
             if name == "llvm":
                 result = flydsl.llvm_ir(module) if needed else ""

@@ -16,6 +16,7 @@ from flycc.emulator.reader import MessagePack, Reader
 LDS_BYTES = 160 * 1024  # per compute unit
 _MAX_IMAGE = 64 << 20  # far above any kernel; keeps a hostile file from asking for the machine's memory
 _MAX_KERNARG = 1 << 16
+_PRELOAD_PROLOGUE = 256  # bytes
 _MAX_SCRATCH = (8191 << 10) // 64  # bytes a lane: 13 bits of KiB a wave in COMPUTE_TMPRING_SIZE
 _MAX_SEGMENTS, _MAX_SECTIONS, _MAX_SYMBOLS = 64, 1024, 1 << 16
 
@@ -71,7 +72,8 @@ class Kernel:
     architectural. `user_sgprs` is in register order; the enabled workgroup ids follow at once, one SGPR each.
     `workitem_dims` work-item ids (1 to 3) are packed in v0, ten bits each. Modes are as in the MODE register:
     rounding 0 nearest even, 1 up, 2 down, 3 to zero; denormals bit 0 = sources are kept, bit 1 = results are.
-    `kernarg_preload` is (length, offset) in dwords. `spilled_vgprs` and `spilled_sgprs` are what the metadata
+    `kernarg_preload` is (length, offset) in dwords of the arguments that are in SGPRs when a wave starts, which it
+    then does at `start`. `spilled_vgprs` and `spilled_sgprs` are what the metadata
     says of registers kept elsewhere: in scratch memory, and in lanes of VGPRs.
     """
 
@@ -102,6 +104,12 @@ class Kernel:
     max_workgroup_size: int
     spilled_vgprs: int = 0
     spilled_sgprs: int = 0
+
+    @property
+    def start(self) -> int:
+        """Where waves start: the code at `entry` loads the arguments that firmware which cannot preload them does not,
+        and is skipped by all other firmware (LLVM AMDGPU guide, "Preloaded Kernel Arguments")."""
+        return self.entry + (_PRELOAD_PROLOGUE if self.kernarg_preload[0] else 0)
 
     @property
     def mode_register(self) -> int:

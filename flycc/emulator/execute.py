@@ -78,15 +78,15 @@ class Executor:
         self.wave_instructions = 0
 
     def run(self, order: WaveOrder, max_instructions: int) -> None:
-        """Execute all waves from the kernel's entry to their end."""
+        """Execute all waves from the kernel's start to their end."""
         self.executed = self.wave_instructions = 0
         self._limit = max_instructions
         priorities = wave_priorities(order, self.batch)
         try:
             if priorities is None:
-                self._run_together(self.kernel.descriptor.entry)
+                self._run_together(self.kernel.descriptor.start)
             else:
-                pcs = np.full(self.batch.waves, self.kernel.descriptor.entry, np.int64)
+                pcs = np.full(self.batch.waves, self.kernel.descriptor.start, np.int64)
                 self._run_apart(pcs, priorities)
         except AccessError as error:
             raise self._fault(error) from None

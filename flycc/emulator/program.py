@@ -1,4 +1,4 @@
-"""Kernels as the executor sees them: decoded basic blocks, found by following control flow from the entry."""
+"""Kernels as the executor sees them: decoded basic blocks, found by following control flow from the start."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Kernel:
     def check(self) -> None:
         """Decode what direct branches reach. Raises UnsupportedInstruction for what cannot be executed."""
         if not self._leaders:
-            self._explore(self.descriptor.entry)
+            self._explore(self.descriptor.start)
 
     def block(self, address: int) -> Block:
         """The basic block that starts at a virtual address."""

@@ -60,10 +60,10 @@ class Device(Protocol):
         """Run `kernel` on `grid` workgroups of `block` work-items, ordered after earlier launches."""
 
     def ready(
-        self, kernel: Any, grid: Extent, block: Extent, kernarg: bytes, pointers: int
+        self, kernel: Any, grid: Extent, block: Extent, kernarg: bytes, pointers: Sequence[int]
     ) -> ReadyLaunch | None:
-        """A launch to be repeated with other pointers, the first `pointers` arguments of 8 bytes in `kernarg`; or None
-        where kernels may only touch what is `mapped`."""
+        """A launch to be repeated with other pointers, whose offsets in `kernarg` are `pointers`; or None where kernels
+        may only touch what is `mapped`."""
 
     def queue(self) -> tuple[int, int]:
         """The stream of the next launch, whose launches come one after another, and a number for the graph that it is

@@ -89,7 +89,7 @@ class EmulatedDevice:
             raise DeviceError(Reason("device.launch", str(error))) from error
 
     def ready(
-        self, kernel: emulator.Kernel, grid: Extent, block: Extent, kernarg: bytes, pointers: int
+        self, kernel: emulator.Kernel, grid: Extent, block: Extent, kernarg: bytes, pointers: Sequence[int]
     ) -> None:
         """None: a kernel may touch nothing but what is mapped."""
 

@@ -24,8 +24,8 @@ _ARGUMENTS = (
     "Tensor a, Tensor b, Tensor? bias=None, *, bool trans_a=False, bool trans_b=False, Tensor? b2=None, "
     'Tensor? residual=None, float scale=1.0, str activation="none", ScalarType? out_dtype=None'
 )
-#: Arguments of the kernel that are pointers to a call's tensors: they come first.
-POINTERS = family.KERNARG.names.index("partial")
+#: Arguments of the kernel that are pointers to a call's tensors, in the kernel's order.
+POINTERS = ("a", "b", "b2", "bias", "out", "residual", "pre")
 _PLANS = plans.Plans()
 LIBRARY.define(f"gemm({_ARGUMENTS}) -> Tensor")
 LIBRARY.define(f"gemm_with_preactivation({_ARGUMENTS}) -> (Tensor out, Tensor preactivation)")
@@ -144,7 +144,7 @@ def _gemm(
     preactivation: bool,
 ) -> list[Tensor]:
     """The result and, if wanted, the argument of the activation. `tail` are the fields of a `Tail` that are given."""
-    tensors = (a, b, bias, tail.get("b2"), tail.get("residual"))
+    tensors = (a, b, tail.get("b2"), bias, tail.get("residual"))
     others = tuple(tail.get(name) for name in ("scale", "activation", "out_dtype"))
     key = plan = None
     try:
@@ -158,8 +158,8 @@ def _gemm(
         return _first(a, b, bias, trans_a, trans_b, Tail(**tail), preactivation, key)
     results, (out, *pre) = new
     try:
-        # In the order of the kernel's arguments.
-        plan.repeat(device, a.device, *addresses[:3], out, *addresses[3:], *(pre or (0,)))
+        *factors_and_bias, residual = addresses
+        plan.repeat(device, a.device, *factors_and_bias, out, residual, *(pre or (0,)))  # as in POINTERS
         return results
     except Exception as error:
         refusals.refuse("gemm", error)

@@ -12,6 +12,7 @@ import struct
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -77,15 +78,26 @@ class _Arguments:
 
 
 class _Ready:
-    """A launch on a GPU with everything in place but the first arguments, which are pointers."""
+    """A launch on a GPU with everything in place but some of the arguments, which are pointers."""
 
-    __slots__ = ("_device", "_free", "_geometry", "_kernarg", "_kernel", "_pack")
+    __slots__ = ("_device", "_free", "_geometry", "_kernarg", "_kernel", "_runs")
 
     def __init__(
-        self, device: HipDevice, kernel: HipKernel, grid: Extent, block: Extent, kernarg: bytes, pointers: int
+        self,
+        device: HipDevice,
+        kernel: HipKernel,
+        grid: Extent,
+        block: Extent,
+        kernarg: bytes,
+        pointers: Sequence[int],
     ) -> None:
-        self._device, self._kernel, self._geometry = device, kernel, (grid, block)
-        self._kernarg, self._pack = kernarg, struct.Struct(f"<{pointers}Q").pack_into
+        self._device, self._kernel, self._geometry, self._kernarg = device, kernel, (grid, block), kernarg
+        firsts = [i for i, offset in enumerate(pointers) if not i or offset != pointers[i - 1] + 8]
+        #: Pointers next to each other: how to write them, where to, and which they are.
+        self._runs = [
+            (struct.Struct(f"<{end - first}Q").pack_into, pointers[first], slice(first, end))
+            for first, end in pairwise((*firsts, len(pointers)))
+        ]
         #: Arguments that no call is using: a list, whose pop and append no other thread can get between.
         self._free: list[_Arguments] = []
 
@@ -94,7 +106,8 @@ class _Ready:
             arguments = self._free.pop()
         except IndexError:
             arguments = _Arguments(self._kernarg)
-        self._pack(arguments.kernarg, 0, *pointers)
+        for pack, offset, which in self._runs:
+            pack(arguments.kernarg, offset, *pointers[which])
         self._device.launch_with(self._kernel, *self._geometry, arguments)
         self._free.append(arguments)  # HIP has copied them
 
@@ -199,7 +212,7 @@ class HipDevice:
             raise self._library.error("device.launch", what, "hipModuleLaunchKernel", error)
 
     def ready(
-        self, kernel: HipKernel, grid: Extent, block: Extent, kernarg: bytes, pointers: int
+        self, kernel: HipKernel, grid: Extent, block: Extent, kernarg: bytes, pointers: Sequence[int]
     ) -> ReadyLaunch:
         return _Ready(self, kernel, grid, block, kernarg, pointers)
 

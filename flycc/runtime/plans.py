@@ -22,6 +22,8 @@ from flycc.runtime.loading import Loaded
 KEPT = 4096
 #: Kernels tell addresses apart by their alignment up to this.
 _ALIGN = 16
+#: Arguments of kernels that need workspace.
+_WORKSPACE = ("partial", "arrived")
 
 Key = tuple[Hashable, ...]
 
@@ -113,11 +115,13 @@ def repeat(
     kernel: Loaded,
     geometry: Launch,
     kernarg: bytes,
-    pointers: int,
+    pointers: Sequence[str],
     sums: int = 0,
     counters: int = 0,
 ) -> Repeat | None:
-    """How to make a launch again with other pointers, the first `pointers` arguments in `kernarg` without those of the
-    workspace that follow; None where the device has no such launches."""
-    launch = device.ready(kernel.handle, geometry.grid, geometry.block, kernarg, pointers + 2 * (sums > 0))
+    """How to make a launch again with other `pointers`, which are names of the kernel's arguments, in its order, before
+    those of the workspace; None where the device has no such launches."""
+    names = (*pointers, *_WORKSPACE[: 2 * (sums > 0)])
+    offsets = [kernel.spec.kernarg.offset(name) for name in names]
+    launch = device.ready(kernel.handle, geometry.grid, geometry.block, kernarg, offsets)
     return None if launch is None else Repeat(launch, sums, counters)

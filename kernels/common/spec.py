@@ -24,6 +24,17 @@ class KernargLayout:
     def names(self) -> tuple[str, ...]:
         return tuple(name for name, _ in self.fields)
 
+    def offset(self, name: str) -> int:
+        """Where the argument lies, in bytes from the first."""
+        end = 0
+        for other, kind in self.fields:
+            width = struct.calcsize(f"<{_FORMAT[kind]}")
+            start = end + -end % width
+            if other == name:
+                return start
+            end = start + width
+        raise ValueError(f"kernel arguments: no {name}, there are {', '.join(self.names)}")
+
     def pack(self, values: Mapping[str, int | float]) -> bytes:
         """The bytes of the kernel argument segment; `values` must name every argument and nothing else."""
         if values.keys() != set(self.names):

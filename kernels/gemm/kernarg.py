@@ -11,13 +11,23 @@ from flycc.kernels.common.spec import KernargLayout
 #: matrices (0 broadcasts), `bias_*` and `residual_*` those of the bias and of the residual (0 broadcasts).
 #: `b2` has the strides of `b`, and `pre` those of `out`. Where K is split, all tiles but the first `whole` are computed
 #: in `parts` parts of `part_k` elements of K, the last of what is left; `partial` and `arrived` are `Workspace`'s.
+#: What the first loads of operands need comes first: 14 dwords, which are in registers when a wave starts
+#: (`codegen.stages`). Strides between matrices are not among them; a binary for one matrix does not read them.
 KERNARG = KernargLayout(
     (
         ("a", "ptr"),
         ("b", "ptr"),
+        ("b2", "ptr"),
+        ("m", "i32"),
+        ("n", "i32"),
+        ("k", "i32"),
+        ("ld_a", "i32"),
+        ("ld_b", "i32"),
+        ("parts", "i32"),
+        ("part_k", "i32"),
+        ("whole", "i32"),
         ("bias", "ptr"),
         ("out", "ptr"),
-        ("b2", "ptr"),
         ("residual", "ptr"),
         ("pre", "ptr"),
         ("partial", "ptr"),
@@ -31,15 +41,7 @@ KERNARG = KernargLayout(
         ("residual_batch", "i64"),
         ("residual_m", "i64"),
         ("residual_n", "i64"),
-        ("m", "i32"),
-        ("n", "i32"),
-        ("k", "i32"),
-        ("ld_a", "i32"),
-        ("ld_b", "i32"),
         ("ld_out", "i32"),
-        ("parts", "i32"),
-        ("part_k", "i32"),
-        ("whole", "i32"),
         ("scale", "f32"),
     )
 )

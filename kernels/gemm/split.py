@@ -51,15 +51,15 @@ class Parts:
         cls,
         share: Share,
         batch: fx.Int32,
-        shape: Any,
+        sizes: Any,
         partial: fx.Pointer,
         arrived: fx.Pointer,
         thread: fx.Int32,
         config: GemmConfig,
     ) -> Parts:
         """Those of the tile of `share` of product number `batch`."""
-        size = fx.Int64(shape.parts) * config.part_sums
-        split = batch * (share.tiles - shape.whole) + (share.tile - shape.whole)
+        size = fx.Int64(sizes.parts) * config.part_sums
+        split = batch * (share.tiles - sizes.whole) + (share.tile - sizes.whole)
         sums = partial + fx.Int64(split) * size
         return cls(share, sums, arrived + (batch * share.tiles + share.tile) * config.waves, thread, config)
 

@@ -28,6 +28,7 @@ class GemmVariant:
     vector_bias: int
     vector_residual: int
     epilogue: Epilogue
+    batched: bool
     config: GemmConfig
 
     @classmethod
@@ -43,6 +44,8 @@ class GemmVariant:
             vector_bias=_vector(problem.align_bias, problem.n) if problem.bias else 1,
             vector_residual=_vector(problem.align_residual, problem.n) if problem.epilogue.residual else 1,
             epilogue=problem.epilogue,
+            # One matrix has no use for strides between matrices, which not all waves find in registers.
+            batched=problem.batch != 1,
             # How many parts there are is known at run time only.
             config=replace(config, splits=2, tail=False) if config.split else config,
         )
@@ -60,8 +63,9 @@ class GemmVariant:
             "_pre" * self.epilogue.preactivation,
             f"_{self.epilogue.out_dtype}out" * (self.epilogue.out_dtype is not None),
         )
+        batched = "_batched" * self.batched
         vectors = f"v{self.vector_a}{self.vector_b}{self.vector_out}"
-        return f"gemm_{self.dtype}_{layout}{''.join(names)}_{vectors}_{self.config}"
+        return f"gemm_{self.dtype}_{layout}{''.join(names)}{batched}_{vectors}_{self.config}"
 
 
 def _vector(align: int, unit_stride_size: Size, element_bytes: int = ELEMENT_BYTES) -> int:

@@ -7,13 +7,22 @@ from flycc.kernels.common.spec import KernargLayout
 #: Strides count elements. Group g, whose first index of the ragged dimension is s, has its operand at
 #: `g * group_* + s * ragged_*`. `total` is the size of the ragged dimension, as which one of m, n and k, not used
 #: otherwise, is given too. `bias_n` leads from one column of a group's bias to the next; without a bias its pointer and
-#: strides are 0. `workgroups` are those of the launch.
+#: strides are 0. `workgroups` are those of the launch. The first 14 dwords, up to `ld_out`, are in registers when a
+#: wave starts (`codegen.stages`): the offsets of groups can be loaded at once.
 KERNARG = KernargLayout(
     (
         ("a", "ptr"),
         ("b", "ptr"),
-        ("bias", "ptr"),
         ("offsets", "ptr"),
+        ("m", "i32"),
+        ("n", "i32"),
+        ("k", "i32"),
+        ("groups", "i32"),
+        ("workgroups", "i32"),
+        ("ld_a", "i32"),
+        ("ld_b", "i32"),
+        ("ld_out", "i32"),
+        ("bias", "ptr"),
         ("out", "ptr"),
         ("group_a", "i64"),
         ("group_b", "i64"),
@@ -22,14 +31,6 @@ KERNARG = KernargLayout(
         ("ragged_a", "i64"),
         ("ragged_b", "i64"),
         ("ragged_out", "i64"),
-        ("m", "i32"),
-        ("n", "i32"),
-        ("k", "i32"),
-        ("ld_a", "i32"),
-        ("ld_b", "i32"),
-        ("ld_out", "i32"),
         ("bias_n", "i32"),
-        ("groups", "i32"),
-        ("workgroups", "i32"),
     )
 )

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import flydsl.compiler as flyc
 import flydsl.expr as fx
 
-from flycc.kernels.common.arguments import numbers
+from flycc.kernels.common.arguments import numbers, placeholders
 from flycc.kernels.common.machine import WAVE_SIZE
 from flycc.kernels.common.wave import anew
 from flycc.kernels.gemm.operand import Operand
@@ -31,20 +31,21 @@ from flycc.kernels.grouped_gemm.variant import GroupedGemmVariant
 
 if TYPE_CHECKING:
     Shape = Any
+    Strides = Any
 else:
-    Shape = numbers(KERNARG)
+    Shape, Strides = numbers(KERNARG)
 
 
 def operands(
-    a: fx.Pointer, b: fx.Pointer, shape: Any, tile: GroupTile, variant: GroupedGemmVariant
+    a: fx.Pointer, b: fx.Pointer, shape: Any, strides: Any, tile: GroupTile, variant: GroupedGemmVariant
 ) -> tuple[Operand, Operand]:
     """A and B of a tile."""
     m, n, _ = sizes(shape, tile, variant.ragged)
     group = variant.group
     row_a = fx.Int64(tile.m0) if group.trans_a else fx.Int64(tile.m0) * fx.Int64(shape.ld_a)
     row_b = fx.Int64(tile.n0) * fx.Int64(shape.ld_b) if group.trans_b else fx.Int64(tile.n0)
-    place_a = row_a + fx.Int64(tile.number) * shape.group_a + fx.Int64(tile.start) * shape.ragged_a
-    place_b = row_b + fx.Int64(tile.number) * shape.group_b + fx.Int64(tile.start) * shape.ragged_b
+    place_a = row_a + fx.Int64(tile.number) * strides.group_a + fx.Int64(tile.start) * strides.ragged_a
+    place_b = row_b + fx.Int64(tile.number) * strides.group_b + fx.Int64(tile.start) * strides.ragged_b
     return (
         Operand(a + place_a, shape.ld_a, m - tile.m0, not group.trans_a, group.vector_a),
         Operand(b + place_b, shape.ld_b, n - tile.n0, group.trans_b, group.vector_b),
@@ -52,14 +53,20 @@ def operands(
 
 
 def output(
-    out: fx.Pointer, bias: fx.Pointer, shape: Any, tile: GroupTile, variant: GroupedGemmVariant, element: Any
+    out: fx.Pointer,
+    bias: fx.Pointer,
+    shape: Any,
+    strides: Any,
+    tile: GroupTile,
+    variant: GroupedGemmVariant,
+    element: Any,
 ) -> Output:
     """Where a tile's results go."""
     m, n, _ = sizes(shape, tile, variant.ragged)
     row = fx.Int64(tile.m0) * fx.Int64(shape.ld_out) + fx.Int64(tile.n0)
-    place = row + fx.Int64(tile.number) * shape.group_out + fx.Int64(tile.start) * shape.ragged_out
-    bias_place = fx.Int64(tile.number) * shape.group_bias + fx.Int64(tile.n0) * fx.Int64(shape.bias_n)
-    addend = Addend(bias + bias_place, fx.Int32(0), shape.bias_n, variant.group.vector_bias, element)
+    place = row + fx.Int64(tile.number) * strides.group_out + fx.Int64(tile.start) * strides.ragged_out
+    bias_place = fx.Int64(tile.number) * strides.group_bias + fx.Int64(tile.n0) * fx.Int64(strides.bias_n)
+    addend = Addend(bias + bias_place, fx.Int32(0), strides.bias_n, variant.group.vector_bias, element)
     return Output(
         pointer=out + place,
         leading=shape.ld_out,
@@ -84,7 +91,13 @@ def build(variant: GroupedGemmVariant) -> tuple[Any, tuple[Any, ...]]:
 
     @flyc.kernel(name=variant.symbol)
     def grouped_gemm(
-        a: fx.Pointer, b: fx.Pointer, bias: fx.Pointer, offsets: fx.Pointer, out: fx.Pointer, shape: Shape
+        a: fx.Pointer,
+        b: fx.Pointer,
+        offsets: fx.Pointer,
+        shape: Shape,
+        bias: fx.Pointer,
+        out: fx.Pointer,
+        strides: Strides,
     ) -> None:
         lds = allocate(config)
         # What is computed of a work-item's number would take registers from the main loop if it were kept from tile to
@@ -107,10 +120,10 @@ def build(variant: GroupedGemmVariant) -> tuple[Any, tuple[Any, ...]]:
                 tile = find(
                     groups, tile_of_round(rounds, fx.Int32(number)) - seen, variant.ragged, shape, config
                 )
-                operand_a, operand_b = operands(a, b, shape, tile, variant)
+                operand_a, operand_b = operands(a, b, shape, strides, tile, variant)
                 k = sizes(shape, tile, variant.ragged)[2]
                 chunks = product(element, config, place, operand_a, operand_b, k, lds)
-                output(out, bias, shape, tile, variant, element).store(chunks)
+                output(out, bias, shape, strides, tile, variant, element).store(chunks)
                 if fx.const_expr(lds is not None):
                     fx.gpu.barrier()  # before the next tile is written to LDS
             seen, taken = end, following
@@ -119,17 +132,17 @@ def build(variant: GroupedGemmVariant) -> tuple[Any, tuple[Any, ...]]:
     def launch(
         a: fx.Pointer,
         b: fx.Pointer,
-        bias: fx.Pointer,
         offsets: fx.Pointer,
-        out: fx.Pointer,
         shape: Shape,
+        bias: fx.Pointer,
+        out: fx.Pointer,
+        strides: Strides,
         workgroups: fx.Int32,
         stream: fx.Stream = fx.Stream(None),  # noqa: B008 (FlyDSL's spelling of the default stream)
     ) -> None:
-        grouped_gemm(a, b, bias, offsets, out, shape).launch(
+        grouped_gemm(a, b, offsets, shape, bias, out, strides).launch(
             grid=(workgroups, 1, 1), block=(config.threads, 1, 1), stream=stream
         )
 
-    pointers = [flyc.from_c_void_p(kind, 0) for kind in (element, element, element, fx.Int32, element)]
-    count = sum(kind != "ptr" for _, kind in KERNARG.fields)
-    return launch, (*pointers, Shape(*[1] * count), fx.Int32(1))
+    elements = {**dict.fromkeys(("a", "b", "bias", "out"), element), "offsets": fx.Int32}
+    return launch, (*placeholders(KERNARG, elements), fx.Int32(1))

@@ -14,7 +14,7 @@ import flydsl.expr as fx
 from flydsl.expr import rocdl
 
 from flycc.kernels.common import vectors
-from flycc.kernels.common.arguments import numbers
+from flycc.kernels.common.arguments import numbers, placeholders
 from flycc.kernels.common.machine import ACCESS_BYTES, WAVE_SIZE
 from flycc.kernels.common.reduce import sum_of_elements, sum_over_threads, tree_sum
 from flycc.kernels.common.vectors import ELEMENTS
@@ -26,7 +26,7 @@ from flycc.kernels.rms_norm.variant import ForwardVariant
 if TYPE_CHECKING:
     Numbers = Any
 else:
-    Numbers = numbers(FORWARD)
+    (Numbers,) = numbers(FORWARD)
 
 
 class Kept:
@@ -138,10 +138,10 @@ def build(variant: ForwardVariant) -> tuple[Any, tuple[Any, ...]]:
         x: fx.Pointer,
         residual: fx.Pointer,
         weight: fx.Pointer,
+        shape: Numbers,
         y: fx.Pointer,
         new_residual: fx.Pointer,
         rstd: fx.Pointer,
-        shape: Numbers,
     ) -> None:
         columns = shape.columns
         first_row = fx.block_idx.x * config.rows
@@ -211,17 +211,17 @@ def build(variant: ForwardVariant) -> tuple[Any, tuple[Any, ...]]:
         x: fx.Pointer,
         residual: fx.Pointer,
         weight: fx.Pointer,
+        shape: Numbers,
         y: fx.Pointer,
         new_residual: fx.Pointer,
         rstd: fx.Pointer,
-        shape: Numbers,
         grid: fx.Int32,
         stream: fx.Stream = fx.Stream(None),  # noqa: B008 (FlyDSL's spelling of the default stream)
     ) -> None:
-        rms_norm(x, residual, weight, y, new_residual, rstd, shape).launch(
+        rms_norm(x, residual, weight, shape, y, new_residual, rstd).launch(
             grid=(grid, 1, 1), block=(config.block, 1, 1), stream=stream
         )
 
-    kinds = [element, element, weight_element, out, element, fx.Float32]
-    pointers = [flyc.from_c_void_p(kind, 0) for kind in kinds]
-    return launch, (*pointers, Numbers(*[1] * (len(FORWARD.fields) - len(kinds))), fx.Int32(1))
+    elements = dict.fromkeys(("x", "residual", "new_residual"), element)
+    elements |= {"weight": weight_element, "y": out, "rstd": fx.Float32}
+    return launch, (*placeholders(FORWARD, elements), fx.Int32(1))

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 import flydsl.compiler as flyc
 import flydsl.expr as fx
 
-from flycc.kernels.common import vectors
-from flycc.kernels.common.arguments import numbers
+from flycc.kernels.common import arguments, vectors
 from flycc.kernels.common.machine import ACCESS_BYTES
 from flycc.kernels.common.vectors import ELEMENTS
 from flycc.kernels.rms_norm.kernarg import BACKWARD
@@ -19,7 +18,7 @@ from flycc.kernels.rms_norm.variant import BackwardVariant
 if TYPE_CHECKING:
     Numbers = Any
 else:
-    Numbers = numbers(BACKWARD)
+    (Numbers,) = arguments.numbers(BACKWARD)
 
 
 @dataclass(frozen=True)
@@ -88,12 +87,13 @@ def gradient_rows(
     )
 
 
-def placeholders(variant: BackwardVariant) -> tuple[Any, ...]:
+def placeholders(variant: BackwardVariant) -> list[Any]:
     """Arguments to trace a backward kernel with."""
     element, out = ELEMENTS[variant.dtype], ELEMENTS[variant.out]
-    kinds = [out, element, ELEMENTS.get(variant.weight, element), fx.Float32, element, fx.Float32]
-    pointers = [flyc.from_c_void_p(kind, 0) for kind in kinds]
-    return *pointers, Numbers(*[1] * (len(BACKWARD.fields) - len(kinds)))
+    elements = dict.fromkeys(("x", "dx"), element) | dict.fromkeys(("rstd", "partial"), fx.Float32)
+    return arguments.placeholders(
+        BACKWARD, elements | {"grad": out, "weight": ELEMENTS.get(variant.weight, element)}
+    )
 
 
 def host(kernel: Any, block: int) -> Any:

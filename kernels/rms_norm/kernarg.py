@@ -5,21 +5,22 @@ from __future__ import annotations
 from flycc.kernels.common.spec import KernargLayout
 
 #: `ld_*` is the stride between rows in elements; y and new_residual are contiguous. `whole` is how many of a
-#: row's elements make 16-byte vectors of x. Pointers of what the variant does not have are null.
+#: row's elements make 16-byte vectors of x. Pointers of what the variant does not have are null. All that is needed
+#: before results are stored is in the first 14 dwords, which are in registers when a wave starts (`codegen.stages`).
 FORWARD = KernargLayout(
     (
         ("x", "ptr"),
         ("residual", "ptr"),
         ("weight", "ptr"),
-        ("y", "ptr"),
-        ("new_residual", "ptr"),
-        ("rstd", "ptr"),
         ("ld_x", "i64"),
         ("ld_residual", "i64"),
         ("rows", "i32"),
         ("columns", "i32"),
         ("whole", "i32"),
         ("eps", "f32"),
+        ("y", "ptr"),
+        ("new_residual", "ptr"),
+        ("rstd", "ptr"),
     )
 )
 

@@ -75,10 +75,10 @@ def build(variant: RegisterVariant) -> tuple[Any, tuple[Any, ...]]:
     def register(
         x: fx.Pointer,
         places: fx.Pointer,
+        shape: Shape,
         values: fx.Pointer,
         indices: fx.Pointer,
         work: fx.Pointer,
-        shape: Shape,
     ) -> None:
         thread = fx.thread_idx.x
         first_row = fx.block_idx.x * variant.rows

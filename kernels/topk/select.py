@@ -111,10 +111,10 @@ def build(variant: SelectVariant) -> tuple[Any, tuple[Any, ...]]:
     def select(
         x: fx.Pointer,
         places: fx.Pointer,
+        shape: Shape,
         values: fx.Pointer,
         indices: fx.Pointer,
         work: fx.Pointer,
-        shape: Shape,
     ) -> None:
         thread = fx.thread_idx.x
         wave = uniform(thread // WAVE_SIZE)

@@ -47,10 +47,10 @@ def build(variant: SortVariant) -> tuple[Any, tuple[Any, ...]]:
     def sort(
         x: fx.Pointer,
         places: fx.Pointer,
+        shape: Shape,
         values: fx.Pointer,
         indices: fx.Pointer,
         work: fx.Pointer,
-        shape: Shape,
     ) -> None:
         thread = fx.thread_idx.x
         wave = uniform(thread // WAVE_SIZE)

@@ -43,7 +43,7 @@ def test_stage_names() -> None:
     ("stage", "expected"),
     [
         ("fly", ["gpu.func @gemm_", "!fly.ptr<bf16, global>"]),
-        ("rocdl", ["llvm.func @gemm_", "rocdl.mfma.f32.16x16x32.bf16", 'chip = "gfx950"']),
+        ("rocdl", ["llvm.func @gemm_", "llvm.inreg", "rocdl.mfma.f32.16x16x32.bf16", 'chip = "gfx950"']),
         ("llvm", ["define amdgpu_kernel void @gemm_", "llvm.amdgcn.mfma.f32.16x16x32.bf16"]),
         ("isa", ["amdgcn-amd-amdhsa-unknown-gfx950", "v_mfma_f32_16x16x32_bf16", "s_endpgm"]),
     ],
@@ -101,7 +101,7 @@ def test_stages_in_the_wrong_order() -> None:
     ("text", "message"),
     [
         ("module {", "^parse: "),
-        ("module {}", "expected one gpu.binary in the module, found 0"),
+        ("module {}", "expected one gpu.module in the module, found 0"),
     ],
 )
 def test_bad_modules(text: str, message: str) -> None:

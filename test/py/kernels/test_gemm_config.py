@@ -148,7 +148,7 @@ def test_all_candidates_are_valid_and_distinct() -> None:
 def test_binary_does_not_depend_on_sizes() -> None:
     config = GemmConfig(64, 64, 64, waves_m=2, waves_n=2)
     spec = gemm.kernel(PROBLEM, config)
-    assert gemm.kernel(replace(PROBLEM, m=4000, n=1536, k=8, batch=7), config) == spec
+    assert gemm.kernel(replace(PROBLEM, m=4000, n=1536, k=8), config) == spec
     assert gemm.kernel(replace(PROBLEM, m="s0"), config) == spec
     others = [
         {"dtype": "f16"},
@@ -159,7 +159,9 @@ def test_binary_does_not_depend_on_sizes() -> None:
         {"align_b": 4},
         {"align_out": 2},
         {"k": 575},
+        {"batch": 7},
     ]
+    assert gemm.kernel(replace(PROBLEM, batch="s0"), config) == gemm.kernel(replace(PROBLEM, batch=7), config)
     unknown_n = gemm.kernel(replace(PROBLEM, n="s1"), config)
     assert unknown_n == gemm.kernel(replace(PROBLEM, align_out=2), config)
     specs = [gemm.kernel(replace(PROBLEM, **other), config) for other in others]

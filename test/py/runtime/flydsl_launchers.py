@@ -63,29 +63,23 @@ def multiply(standin: hip_standin.HipStandin) -> None:
 
 def gemm_launcher(standin: hip_standin.HipStandin) -> None:
     """The host function of flycc's own GEMM, which flycc itself only traces."""
-    import flydsl.compiler as flyc
     import flydsl.expr as fx
+
+    from flycc.kernels.common.arguments import placeholders
 
     m, n, k = 65, 48, 100
     a, b = (torch.randint(-8, 9, shape).bfloat16() for shape in ((m, k), (k, n)))
     out = torch.full((m, n), 7.0).bfloat16()
     problem = GemmProblem("bf16", m, n, k)
     config = gemm.choose(problem)
-    launch, (*_, shape, _, _, _) = gemm.kernel(problem, config).build()
-    numbers = gemm.ABSENT | {"m": m, "n": n, "k": k, "ld_a": k, "ld_b": n, "ld_out": n}
-    given = {"a": a, "b": b, "out": out}
-    elements = {"partial": fx.Float32, "arrived": fx.Int32}
-    pointers, fields = [], []
-    for name, kind in gemm.KERNARG.fields:
-        if kind == "ptr":
-            address = given[name].data_ptr() if name in given else 0
-            pointers.append(flyc.from_c_void_p(elements.get(name, fx.BFloat16), address))
-        else:
-            fields.append(numbers.get(name, 0))
-    values = type(shape)(*fields)
+    launch, _ = gemm.kernel(problem, config).build()
+    sizes = {"m": m, "n": n, "k": k, "ld_a": k, "ld_b": n, "ld_out": n}
+    given = {"a": a.data_ptr(), "b": b.data_ptr(), "out": out.data_ptr()}
+    elements = dict.fromkeys(gemm.KERNARG.names, fx.BFloat16) | {"partial": fx.Float32, "arrived": fx.Int32}
+    arguments = placeholders(gemm.KERNARG, elements, gemm.ABSENT | sizes | given)
     grid = gemm.launch(problem, config).grid
     with standin.registered(a, b, out):
-        launch(*pointers, values, *(fx.Int32(size) for size in grid))
+        launch(*arguments, *(fx.Int32(size) for size in grid))
     # Integers below 2^24 are exact in float32; bfloat16 rounds the sum once.
     assert torch.equal(out, (a.float() @ b.float()).bfloat16())
 

@@ -177,7 +177,7 @@ def test_threads_do_not_see_each_others_arguments(device: HipDevice, analysed: l
 
 
 def test_devices_that_map_tensors_have_no_plans() -> None:
-    assert EmulatedDevice().ready(None, (1, 1, 1), (64, 1, 1), bytes(8), 1) is None  # type: ignore[arg-type]
+    assert EmulatedDevice().ready(None, (1, 1, 1), (64, 1, 1), bytes(8), [0]) is None  # type: ignore[arg-type]
 
 
 def test_workspace_follows_the_pointers(device: HipDevice) -> None:
