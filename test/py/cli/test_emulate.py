@@ -19,6 +19,7 @@ from flycc.kernels import gemm
 
 M, N, K = 64, 128, 32
 ARGUMENTS = len(gemm.KERNARG.fields)
+OUT = gemm.KERNARG.names.index("out")
 PROBLEM, CONFIG = GemmProblem("bf16", M, N, K), gemm.GemmConfig(64, 64, 32, 2, 2)
 
 
@@ -56,7 +57,7 @@ def command(folder: Path, *options: str, b: str | None = None) -> list[str]:
 
 def test_computes_with_files(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     out, report = tmp_path / "c.npy", tmp_path / "report.json"
-    assert main(command(folder, "--out", f"3={out}", "--json", str(report), "--wave-order", "5")) == 0
+    assert main(command(folder, "--out", f"{OUT}={out}", "--json", str(report), "--wave-order", "5")) == 0
     a, b, c = (
         np.load(path).view(ml_dtypes.bfloat16).astype(np.float64)
         for path in (folder / "a.npy", folder / "b.npy", out)
@@ -108,7 +109,7 @@ def test_traces(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> 
         (["--sanitize", "rase"], "sanitize: got ['rase']"),
         (["--wave-order", "sideways"], "wave_order: got 'sideways'"),
         (["--max-instructions", "100"], "executed more than 100 instructions"),
-        (["--out", "3=/nonesuch/x.npy"], "/nonesuch/x.npy"),
+        (["--out", f"{OUT}=/nonesuch/x.npy"], "/nonesuch/x.npy"),
         (["--trace", "/nonesuch/x.npz"], "/nonesuch/x.npz"),
     ],
 )
