@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, get_args
@@ -83,14 +84,15 @@ def launch(operands: GemmOperands, device: Device) -> plans.Repeat | None:
     inputs, outputs = operands.inputs(), operands.outputs()
     numbers = {"scale": operands.scale, **operands.sizes()}
     needs = (0, 0)
-    if config.split:
-        shares = family.shares(problem, config)
-        place = operands.out.device
-        needs = (max(1, shares.sums), shares.counters)
-        outputs["partial"] = workspace.sums(needs[0], place)
-        outputs["arrived"] = workspace.counters(shares.counters, device, place)
-        numbers |= {"parts": shares.parts, "part_k": shares.part_k, "whole": shares.whole}
-    with device.mapped([*inputs.values()], [*outputs.values()]) as addresses:
+    with ExitStack() as stack:
+        if config.split:
+            shares = family.shares(problem, config)
+            place = operands.out.device
+            needs = (max(1, shares.sums), shares.counters)
+            outputs["partial"] = workspace.sums(needs[0], place)
+            outputs["arrived"] = stack.enter_context(workspace.counters(shares.counters, device, place))
+            numbers |= {"parts": shares.parts, "part_k": shares.part_k, "whole": shares.whole}
+        addresses = stack.enter_context(device.mapped([*inputs.values()], [*outputs.values()]))
         pointers = dict(zip((*inputs, *outputs), addresses, strict=True))
         kernarg = loaded.spec.kernarg.pack({**family.ABSENT, **pointers, **strides, **numbers})
         device.launch(loaded.handle, geometry.grid, geometry.block, kernarg)

@@ -40,8 +40,8 @@ class Repeat:
         """Launch with these pointers and, where that is needed, workspace on `place` after them."""
         if self.sums:
             partial = workspace.sums(self.sums, place)
-            arrived = workspace.counters(self.counters, device, place)
-            self.launch(*pointers, partial.data_ptr(), arrived.data_ptr())
+            with workspace.counters(self.counters, device, place) as arrived:
+                self.launch(*pointers, partial.data_ptr(), arrived.data_ptr())
         else:
             self.launch(*pointers)
 

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import ctypes
+import os
+import weakref
 from collections.abc import Iterator
+from contextlib import nullcontext
+from typing import Any
 
 import pytest
 import torch
 from conftest import on_device
 
-from flycc.contracts import GemmProblem
+from flycc import emulator
+from flycc.contracts import GemmProblem, Reason
+from flycc.emulator.errors import EmulatorError
 from flycc.kernels.gemm import GemmConfig
-from flycc.runtime import choice, gemm, workspace
+from flycc.runtime import choice, gemm, plans, refusals, workspace
+from flycc.runtime.device import DeviceError
 from flycc.runtime.emulated import EmulatedDevice
 from flycc.runtime.hip import HipDevice
 from flycc.runtime.hip_standin import HipStandin
@@ -55,7 +62,66 @@ def test_watching_a_launch_leaves_its_counters_and_result_alone() -> None:
     assert [launch.count for launch in found.values()] == [2]
 
 
-def test_streams_and_captures_have_counters_of_their_own(standin: HipStandin, raw: ctypes.CDLL) -> None:
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), EmulatorError("planted")])
+def test_after_a_launch_that_did_not_end_counters_are_new(
+    error: BaseException, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a launch that stops after two workgroups the counters say that parts have arrived."""
+    a, b = whole_numbers(40, 520), whole_numbers(520, 72)
+    expected = (a.float() @ b.float()).bfloat16()
+    assert torch.equal(torch.ops.flycc.gemm(a, b), expected)
+    arrived: list[bool] = []
+
+    def stopped(*arguments: Any) -> None:
+        region = arguments[4].region_at(int.from_bytes(arguments[3][8 * gemm.POINTERS + 8 :][:8], "little"))
+        launch(*arguments, workgroups=[(0, 0, 0), (1, 0, 0)])
+        arrived.append(bool(region.data.any()))
+        raise error
+
+    launch = emulator.launch
+    monkeypatch.setattr(emulator, "launch", stopped)
+    if isinstance(error, KeyboardInterrupt):
+        with pytest.raises(KeyboardInterrupt):
+            torch.ops.flycc.gemm(a, b)
+    else:
+        refusals._warned.discard("device.launch")
+        with pytest.warns(RuntimeWarning, match="planted"):
+            assert torch.equal(torch.ops.flycc.gemm(a, b), expected)
+    assert arrived == [True]
+    monkeypatch.undo()
+    for _ in range(2):
+        assert torch.equal(torch.ops.flycc.gemm(a, b), expected)
+
+
+def test_a_child_forked_during_a_launch_has_new_counters() -> None:
+    device, place = EmulatedDevice(), torch.device("cpu")
+    with workspace.counters(1, device, place) as dirty:
+        dirty.fill_(1)
+        if not (child := os.fork()):
+            with workspace.counters(1, device, place) as found:
+                os._exit(int(found.any()))
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_a_repeated_launch_that_fails_gives_up_its_counters() -> None:
+    device, place, used = EmulatedDevice(), torch.device("cpu"), []
+
+    def launch(_: int, counters: int) -> None:
+        used.append(counters)
+        raise DeviceError(Reason("device.launch", "planted"))
+
+    with workspace.counters(1, device, place) as counters:
+        address = counters.data_ptr()
+    with pytest.raises(DeviceError):
+        plans.Repeat(launch, sums=1, counters=1)(device, place)
+    assert used == [address]
+    with workspace.counters(1, device, place) as other:
+        assert other.data_ptr() != address  # of `counters`, which is still alive
+
+
+def test_streams_have_counters_of_their_own_and_captured_launches_too(
+    standin: HipStandin, raw: ctypes.CDLL
+) -> None:
     streams = [ctypes.c_void_p() for _ in range(2)]
     for stream in streams:
         assert raw.hipStreamCreate(ctypes.byref(stream)) == 0
@@ -63,16 +129,17 @@ def test_streams_and_captures_have_counters_of_their_own(standin: HipStandin, ra
     device, graph = HipDevice(0, stream=lambda: current.value or 0), ctypes.c_void_p()
 
     def counters(count: int = 1) -> torch.Tensor:
-        return workspace.counters(count, device, torch.device("cpu"))
+        with workspace.counters(count, device, torch.device("cpu")) as found:
+            return found
 
     eager = counters()
     assert counters() is eager
     captured = []
     for _ in range(2):
         assert raw.hipStreamBeginCapture(current, 0) == 0
-        captured.append(counters())
-        assert counters() is captured[-1]
+        captured += [counters(), counters()]
         assert raw.hipStreamEndCapture(current, ctypes.byref(graph)) == 0
+    assert counters() is eager
     current = streams[1]
     beside = counters()
     different = [eager, *captured, beside]
@@ -80,6 +147,9 @@ def test_streams_and_captures_have_counters_of_their_own(standin: HipStandin, ra
     more = counters(beside.numel() + 1)
     assert more.numel() > beside.numel()
     assert not more.any()
+    alive = [weakref.ref(found) for found in captured]
+    del captured, different
+    assert not any(found() is not None for found in alive)
 
 
 def test_a_captured_graph_gives_the_same_bits_at_each_replay(
@@ -97,7 +167,7 @@ def test_a_captured_graph_gives_the_same_bits_at_each_replay(
         on_device(device, torch.zeros(1 << 10, dtype=torch.int32)),
     )
     monkeypatch.setattr(workspace, "sums", lambda count, place: sums)
-    monkeypatch.setattr(workspace, "counters", lambda count, device, place: zeros)
+    monkeypatch.setattr(workspace, "counters", lambda count, device, place: nullcontext(zeros))
     gemm.prepare(given.problem(), device)
     assert raw.hipStreamBeginCapture(stream, 0) == 0
     gemm.launch(given, device)
