@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import flydsl.expr as fx
@@ -18,6 +19,14 @@ def uniform(value: Any) -> fx.Int32:
 def anew(value: fx.Int32) -> fx.Int32:
     """`value`, not known to the compiler to be the same each time: what is computed of it is not moved out of loops."""
     return fx.Int32(llvm.inline_asm(T.i32, [value.ir_value()], "", "=v,0", has_side_effects=True))
+
+
+def need(values: Sequence[Any]) -> None:
+    """Waits here for `values`, numbers that are the same in all lanes: those from memory are on their way before, and
+    so are the lines that they lie in, which the compiler would leave to where they are used."""
+    if values:
+        operands = [value.ir_value() for value in values]
+        llvm.inline_asm(None, operands, "", ",".join("s" * len(operands)), has_side_effects=True)
 
 
 def ones(mask: Any) -> fx.Int32:

@@ -20,6 +20,7 @@ from flydsl.expr import range_constexpr, rocdl
 from flydsl.expr.typing import T
 
 from flycc.kernels.common.machine import WAVE_SIZE
+from flycc.kernels.common.wave import need
 from flycc.kernels.gemm.config import FRAGMENT, LDS_PAD, MFMA_K, MFMA_MN, GemmConfig
 from flycc.kernels.gemm.operand import (
     Fragment,
@@ -155,12 +156,14 @@ def product(
     b: Operand,
     k: fx.Int32,
     lds: fx.Pointer | None,
+    later: tuple[Any, ...] = (),
 ) -> list[Chunk]:
     """The sums of the workgroup's tile of which a lane is to store the results, each with its gate if `b` has a second.
 
-    Before LDS is used again all waves must meet.
+    `later` are numbers that are used afterwards; while the first loads are under way they come from memory. Before LDS
+    is used again all waves must meet.
     """
-    acc = sums(element, config, place, a, b, k, lds)
+    acc = sums(element, config, place, a, b, k, lds, later)
     blocks_m, blocks_n = blocks(config)
     width_m = 1 if config.staged else direct_width(a, blocks_m)
     width_n = 1 if config.staged else direct_width(b, blocks_n)
@@ -197,7 +200,7 @@ def blocks(config: GemmConfig) -> tuple[int, int]:
 
 
 @flyc.jit
-def sums(element: Any, config: Any, place: Any, a: Any, b: Any, k: Any, lds: Any) -> Any:
+def sums(element: Any, config: Any, place: Any, a: Any, b: Any, k: Any, lds: Any, later: Any) -> Any:
     """The sums that a lane's wave has of the tile, acc[n][m] of its blocks: over its share of K."""
     lane, first_m, first_n = place.lane, place.first_m, place.first_n
     blocks_m, blocks_n = blocks(config)
@@ -208,6 +211,7 @@ def sums(element: Any, config: Any, place: Any, a: Any, b: Any, k: Any, lds: Any
         pipeline = Pipeline.of(config, a, b, lane, place.wave, (first_m, first_n), lds, k)
         parts = Parts.of(element, pipeline, config)
         parts.start()
+        need(later)
         late = place.wave >= config.waves // 2
         if late:
             rocdl.s_barrier()
@@ -220,6 +224,7 @@ def sums(element: Any, config: Any, place: Any, a: Any, b: Any, k: Any, lds: Any
         pipeline = Pipeline.of(config, a, b, lane, place.wave, (first_m, first_n), lds, k)
         parts = Parts.of(element, pipeline, config)
         parts.start()
+        need(later)
         fragments = parts.first()
         for step in range(fx.Int32(fx.Uint32(k + (config.tile_k - 1)) // config.tile_k)):
             fragments, acc = ahead_step(parts, step, fragments, acc)
@@ -227,6 +232,7 @@ def sums(element: Any, config: Any, place: Any, a: Any, b: Any, k: Any, lds: Any
     elif fx.const_expr(config.ring):
         pipeline = Pipeline.of(config, a, b, lane, place.wave, (first_m, first_n), lds, k)
         pipeline.start()
+        need(later)
         fragments = pipeline.fragments(fx.Int32(0), 0)
         for step in range(fx.Int32(fx.Uint32(k + (config.tile_k - 1)) // config.tile_k)):
             fragments, acc = step_through(element, pipeline, step, fragments, acc)
@@ -262,6 +268,8 @@ def sums(element: Any, config: Any, place: Any, a: Any, b: Any, k: Any, lds: Any
         position = fx.Int64(first_k)
         if steps > 0:
             loaded = load_direct(a, b, slices_a, slices_b, position, None)
+            rocdl.sched_barrier(0)
+            need(later)
             for _ in range(steps - 1):
                 position = position + config.step_k
                 following = load_direct(a, b, slices_a, slices_b, position, None)

@@ -75,7 +75,9 @@ def build(variant: GemmVariant) -> tuple[Any, tuple[Any, ...]]:
         second = b2 + place_b if epilogue.gated else None
         operand_b = Operand(b + place_b, sizes.ld_b, n - n0, variant.trans_b, variant.vector_b, second)
 
-        chunks = product(element, config, place, operand_a, operand_b, k, allocate(config))
+        # One in each line of memory of the arguments that no wave has in registers.
+        later = others.batch_out, others.ld_out
+        chunks = product(element, config, place, operand_a, operand_b, k, allocate(config), later)
         first_out = batch * others.batch_out + fx.Int64(m0) * fx.Int64(others.ld_out) + fx.Int64(n0)
         first = batch, fx.Int64(m0), fx.Int64(n0)
         of_bias = others.bias_batch, others.bias_m, others.bias_n
