@@ -18,6 +18,11 @@ DTYPES = ("bf16", "f16")
 LAYOUTS = ("NN", "NT", "TN", "TT")
 
 
+def is_scale(factor: float) -> bool:
+    """Whether float32 holds `factor` as a normal number, up to its rounding."""
+    return 2.0**-126 <= abs(factor) <= 2.0**127
+
+
 class GemmOp(Flycc.Operation, name="gemm", traits=[Pure]):  # type: ignore[call-arg,name-defined]
     """`result = A @ B (+ bias)`, summed in the `accumulate` type and rounded once to the result's type.
 

@@ -9,7 +9,7 @@ from torch_mlir import ir
 
 from flycc.contracts import Reason
 from flycc.contracts.gemm import Activation
-from flycc.dialects.gemm import GemmOp, build_gemm
+from flycc.dialects.gemm import GemmOp, build_gemm, is_scale
 from flycc.dialects.tensor import SHAPE_ATTR, SHAPES_ATTR, Dims, Tensor, same, same_dims, show, stamped
 from flycc.passes.matching import CONSUMED_ATTR, RESULTS_ATTR, match, refuse, verify
 from flycc.passes.torch_ir import (
@@ -28,9 +28,6 @@ from flycc.passes.torch_ir import (
 UNFUSED_ATTR = "flycc.unfused"
 #: Array attribute of a `flycc.gemm`: the FX nodes, last ones first, that were folded into it here.
 FUSED_ATTR = "flycc.fused"
-
-#: Factors that float32 holds as normal numbers.
-_LEAST, _MOST = 2.0**-126, 2.0**127
 
 
 def fuse_epilogue(module: ir.Operation) -> None:
@@ -198,7 +195,7 @@ def _step(product: GemmOp, root: ir.Operation) -> _Parts | None:
 
 def _scaled(parts: _Parts, root: ir.Operation, factor: float) -> _Parts:
     scale = parts.scale * factor
-    if not _LEAST <= abs(scale) <= _MOST:
+    if not is_scale(scale):
         raise _Apart("scale", f"{_kind(root)}: a factor of {scale} is no normal float32 number")
     if not parts.linear or parts.bias is not None or parts.residual is not None:
         raise _Apart(

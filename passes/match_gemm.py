@@ -8,11 +8,19 @@ from itertools import product
 from torch_mlir import ir
 
 from flycc.contracts import Reason
-from flycc.dialects.gemm import DTYPES, build_gemm, product_dims
+from flycc.dialects.gemm import DTYPES, build_gemm, is_scale, product_dims
 from flycc.dialects.tensor import SHAPE_ATTR, Dims, same, same_dims, stamped
 from flycc.passes.matching import CONSUMED_ATTR, match, verify
 from flycc.passes.operand_reading import Reading, dims_of, readings
-from flycc.passes.torch_ir import NODE_ATTR, constant, is_none, nested_ops, node_name, only_user
+from flycc.passes.torch_ir import (
+    NODE_ATTR,
+    constant,
+    is_none,
+    nested_ops,
+    node_name,
+    only_user,
+    operator_name,
+)
 
 
 def match_gemm(module: ir.Operation) -> None:
@@ -35,17 +43,20 @@ def match_gemm(module: ir.Operation) -> None:
     two or three dimensions. A product that is not raised gets the attributes `flycc.reason_code` and
     `flycc.reason`; one that nobody uses is passed over.
 
+    A constant alpha becomes the `scale` of the sums, to which a bias is added if beta is 1; if it is 0 there is none.
+    A product with an out_dtype of f32 has a result of that type.
+
     A bias that is added after the product is then added before rounding: one rounding instead of eager's two.
     """
     # Listed first: raising erases ops, but none that is itself a product still to be looked at.
-    for op in [op for op in nested_ops(module) if op.name in _FORMS]:
+    for op in [op for op in nested_ops(module) if operator_name(op) in _FORMS]:
         if not list(op.results[0].uses):
             continue
         match(op, "gemm", _product)
 
 
 def _product(op: ir.Operation) -> Reason | None:
-    form = _FORMS[op.name]
+    form = _FORMS[operator_name(op)]
     reason = _refusal(op, form)
     if reason is None:
         _raise_product(op, form)
@@ -68,25 +79,35 @@ class _Form:
 
 
 _FORMS = {
-    "torch.aten.mm": _Form(0, 1, rank=2),
-    "torch.aten.bmm": _Form(0, 1, rank=3),
-    "torch.aten.addmm": _Form(1, 2, bias=0, factors=(3, 4), rank=2),
-    "torch.aten.baddbmm": _Form(1, 2, bias=0, factors=(3, 4), rank=3),
-    "torch.aten.linear": _Form(0, 1, bias=2, trans_b=True),
-    "torch.aten.matmul": _Form(0, 1),
+    "aten.mm": _Form(0, 1, rank=2),
+    "aten.mm.dtype": _Form(0, 1, rank=2),
+    "aten.bmm": _Form(0, 1, rank=3),
+    "aten.bmm.dtype": _Form(0, 1, rank=3),
+    "aten.addmm": _Form(1, 2, bias=0, factors=(3, 4), rank=2),
+    "aten.addmm.dtype": _Form(1, 2, bias=0, factors=(4, 5), rank=2),
+    "aten.baddbmm": _Form(1, 2, bias=0, factors=(3, 4), rank=3),
+    "aten.baddbmm.dtype": _Form(1, 2, bias=0, factors=(4, 5), rank=3),
+    "aten.linear": _Form(0, 1, bias=2, trans_b=True),
+    "aten.matmul": _Form(0, 1),
 }
 _VIEWS = ("torch.aten.view", "torch.aten._unsafe_view", "torch.aten.reshape")
 
 
 def _bias(op: ir.Operation, form: _Form) -> ir.Value | None:
-    if form.bias is None or is_none(op.operands[form.bias]):
+    if form.bias is None or is_none(op.operands[form.bias]) or _factors(op, form)[0] == 0:
         return None
     return op.operands[form.bias]
 
 
+def _factors(op: ir.Operation, form: _Form) -> tuple[float | None, float | None]:
+    """beta and alpha; None for a run-time value."""
+    beta, alpha = (constant(op.operands[operand]) for operand in form.factors) if form.factors else (1, 1)
+    return beta, alpha
+
+
 def _refusal(op: ir.Operation, form: _Form) -> Reason | None:
     """Why `op` cannot be a `flycc.gemm`, or None."""
-    kind = op.name.removeprefix("torch.aten.")
+    kind = operator_name(op).removeprefix("aten.")
     bias = _bias(op, form)
     values = {"a": op.operands[form.a], "b": op.operands[form.b], "the result": op.results[0]}
     if bias is not None:
@@ -103,17 +124,23 @@ def _refusal(op: ir.Operation, form: _Form) -> Reason | None:
     if len(a.dims) < 2 or len(b.dims) < 2:
         return Reason("gemm.rank", f"{kind} of {a} and {b}: both operands need two dimensions or more")
     dtypes = {name: tensor.dtype for name, tensor in tensors.items()}
-    if len(set(dtypes.values())) > 1 or a.dtype not in DTYPES:
+    may_widen = operator_name(op).endswith(".dtype")
+    alike = {t for name, t in dtypes.items() if not (may_widen and name == "the result" and t == "f32")}
+    if len(alike) > 1 or a.dtype not in DTYPES:
         seen = ", ".join(f"{name} is {dtype}" for name, dtype in dtypes.items())
         return Reason("gemm.dtype", f"{kind}: {seen}; all must be bf16 or all f16")
     if 0 in a.dims or 0 in b.dims:
         return Reason("gemm.empty", f"{kind} of {a} and {b}: every size must be at least 1")
-    for name, operand in zip(("beta", "alpha"), form.factors, strict=False):
-        factor = constant(op.operands[operand])
-        if factor != 1:
-            seen = "a run-time value" if factor is None else str(factor)
-            return Reason("gemm.factor", f"{kind}: {name} is {seen}; only 1 is accepted")
+    beta, alpha = _factors(op, form)
+    if beta not in (0, 1):
+        return Reason("gemm.factor", f"{kind}: beta is {_seen(beta)}; only 0 and 1 are accepted")
+    if alpha is None or not is_scale(alpha):
+        return Reason("gemm.factor", f"{kind}: alpha is {_seen(alpha)}; a normal float32 constant is needed")
     return None
+
+
+def _seen(factor: float | None) -> str:
+    return "a run-time value" if factor is None else str(factor)
 
 
 def _raise_product(op: ir.Operation, form: _Form) -> None:
@@ -137,7 +164,9 @@ def _raise_product(op: ir.Operation, form: _Form) -> None:
     if bias is None and (addition := _linear_bias(root)) is not None:
         root, bias = addition
         folded.insert(0, root)
-    _replace(root, a, b, bias, folded)
+    scale = _factors(op, form)[1]
+    assert scale is not None, "run-time factors are refused"
+    _replace(root, a, b, bias, scale, folded)
 
 
 def _widest(
@@ -196,14 +225,19 @@ def _linear_bias(root: ir.Operation) -> tuple[ir.Operation, ir.Value] | None:
         return None
     if len(vector.dims) != 1 or not same(vector.dims[0], matrix.dims[-1]):
         return None
-    return (addition, bias) if vector.dtype == matrix.dtype == total.dtype else None
+    return (addition, bias) if vector.dtype == matrix.dtype == total.dtype != "f32" else None
 
 
 def _replace(
-    root: ir.Operation, a: Reading, b: Reading, bias: ir.Value | None, folded: list[ir.Operation]
+    root: ir.Operation,
+    a: Reading,
+    b: Reading,
+    bias: ir.Value | None,
+    scale: float,
+    folded: list[ir.Operation],
 ) -> None:
     layout = "NT"[a.transposed] + "NT"[b.transposed]
-    gemm = build_gemm(a.value, b.value, bias, root.results[0].type, layout=layout, before=root)
+    gemm = build_gemm(a.value, b.value, bias, root.results[0].type, layout=layout, scale=scale, before=root)
     verify(gemm)
     names = dict.fromkeys(name for op in folded if (name := node_name(op)) is not None)
     with root.context:

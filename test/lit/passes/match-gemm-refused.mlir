@@ -47,7 +47,7 @@ func.func @wide_bias(%bias: !torch.vtensor<[16],f32>, %a: !torch.vtensor<[4,8],b
 
 // Factors.
 // CHECK-LABEL: func.func @beta
-// CHECK: torch.aten.addmm {{.*}} {flycc.reason = "addmm: beta is 2; only 1 is accepted", flycc.reason_code = "gemm.factor"}
+// CHECK: torch.aten.addmm {{.*}} {flycc.reason = "addmm: beta is 2; only 0 and 1 are accepted", flycc.reason_code = "gemm.factor"}
 func.func @beta(%bias: !torch.vtensor<[16],bf16>, %a: !torch.vtensor<[4,8],bf16>, %b: !torch.vtensor<[8,16],bf16>) -> !torch.vtensor<[4,16],bf16> {
   %c0 = torch.constant.int 2
   %c1 = torch.constant.int 1
@@ -56,16 +56,34 @@ func.func @beta(%bias: !torch.vtensor<[16],bf16>, %a: !torch.vtensor<[4,8],bf16>
 }
 
 // CHECK-LABEL: func.func @alpha
-// CHECK: torch.aten.baddbmm {{.*}} {flycc.reason = "baddbmm: alpha is 0.5; only 1 is accepted", flycc.reason_code = "gemm.factor"}
+// CHECK: torch.aten.baddbmm {{.*}} {flycc.reason = "baddbmm: alpha is 0.0; a normal float32 constant is needed", flycc.reason_code = "gemm.factor"}
 func.func @alpha(%bias: !torch.vtensor<[2,4,16],bf16>, %a: !torch.vtensor<[2,4,8],bf16>, %b: !torch.vtensor<[2,8,16],bf16>) -> !torch.vtensor<[2,4,16],bf16> {
   %c0 = torch.constant.int 1
-  %c1 = torch.constant.float 0.5
+  %c1 = torch.constant.float 0.0
   %y = torch.aten.baddbmm %bias, %a, %b, %c0, %c1 : !torch.vtensor<[2,4,16],bf16>, !torch.vtensor<[2,4,8],bf16>, !torch.vtensor<[2,8,16],bf16>, !torch.int, !torch.float -> !torch.vtensor<[2,4,16],bf16>
   return %y : !torch.vtensor<[2,4,16],bf16>
 }
 
+// CHECK-LABEL: func.func @run_time_alpha
+// CHECK: torch.aten.addmm {{.*}} {flycc.reason = "addmm: alpha is a run-time value; a normal float32 constant is needed", flycc.reason_code = "gemm.factor"}
+func.func @run_time_alpha(%alpha: !torch.int, %bias: !torch.vtensor<[16],bf16>, %a: !torch.vtensor<[4,8],bf16>, %b: !torch.vtensor<[8,16],bf16>) -> !torch.vtensor<[4,16],bf16> {
+  %c0 = torch.constant.int 1
+  %y = torch.aten.addmm %bias, %a, %b, %c0, %alpha : !torch.vtensor<[16],bf16>, !torch.vtensor<[4,8],bf16>, !torch.vtensor<[8,16],bf16>, !torch.int, !torch.int -> !torch.vtensor<[4,16],bf16>
+  return %y : !torch.vtensor<[4,16],bf16>
+}
+
+// A wide result with a wide bias: kernels add what has the operands' type.
+// CHECK-LABEL: func.func @wide_result_and_bias
+// CHECK: torch.operator "torch.aten.addmm.dtype"{{.*}} {flycc.reason = "addmm.dtype: a is bf16, b is bf16, the result is f32, the bias is f32; all must be bf16 or all f16", flycc.reason_code = "gemm.dtype"}
+func.func @wide_result_and_bias(%bias: !torch.vtensor<[16],f32>, %a: !torch.vtensor<[4,8],bf16>, %b: !torch.vtensor<[8,16],bf16>) -> !torch.vtensor<[4,16],f32> {
+  %c0 = torch.constant.int 1
+  %f32 = torch.constant.int 6
+  %y = torch.operator "torch.aten.addmm.dtype"(%bias, %a, %b, %f32, %c0, %c0) : (!torch.vtensor<[16],f32>, !torch.vtensor<[4,8],bf16>, !torch.vtensor<[8,16],bf16>, !torch.int, !torch.int, !torch.int) -> !torch.vtensor<[4,16],f32>
+  return %y : !torch.vtensor<[4,16],f32>
+}
+
 // CHECK-LABEL: func.func @run_time_factor
-// CHECK: torch.aten.addmm {{.*}} {flycc.reason = "addmm: beta is a run-time value; only 1 is accepted", flycc.reason_code = "gemm.factor"}
+// CHECK: torch.aten.addmm {{.*}} {flycc.reason = "addmm: beta is a run-time value; only 0 and 1 are accepted", flycc.reason_code = "gemm.factor"}
 func.func @run_time_factor(%beta: !torch.int, %bias: !torch.vtensor<[16],bf16>, %a: !torch.vtensor<[4,8],bf16>, %b: !torch.vtensor<[8,16],bf16>) -> !torch.vtensor<[4,16],bf16> {
   %c0 = torch.constant.int 1
   %y = torch.aten.addmm %bias, %a, %b, %beta, %c0 : !torch.vtensor<[16],bf16>, !torch.vtensor<[4,8],bf16>, !torch.vtensor<[8,16],bf16>, !torch.int, !torch.int -> !torch.vtensor<[4,16],bf16>

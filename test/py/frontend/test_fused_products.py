@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from frontend_graphs import ints, record
 from torch import Tensor
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from flycc.contracts import GemmProblem, Problem, Reason
 from flycc.frontend import Report, compile_graph
@@ -108,3 +109,32 @@ def test_what_backward_saved_is_the_preactivation(dynamic: bool) -> None:
     [candidate] = forward.nodes
     assert candidate.kernel == "flycc::gemm_with_preactivation"
     assert candidate.fused == ("aten.silu.default",)
+
+
+@pytest.mark.parametrize("beta", [0, 1])
+def test_alpha_is_the_scale(beta: int) -> None:
+    def function(bias: Tensor, a: Tensor, b: Tensor) -> Tensor:
+        return torch.addmm(bias, a, b, beta=beta, alpha=-0.5)
+
+    # What beta is 0 for is not read: NaN times 0 would be NaN.
+    bias = ints(6) if beta else torch.full((6,), torch.nan, dtype=torch.bfloat16)
+    recorder = record(function, bias, ints(4, 8), ints(8, 6))
+    [gm] = recorder.rebuilt
+    [call] = gm.graph.find_nodes(op="call_function", target=torch.ops.flycc.gemm.default)
+    assert call.kwargs["scale"] == -0.5
+    assert len(call.args) == 2 + beta
+
+
+def test_a_product_with_an_out_dtype_has_it() -> None:
+    a, b = ints(4, 8), ints(8, 6)
+
+    def serve(problem: Problem, device: torch.device) -> None:
+        assert isinstance(problem, GemmProblem)
+        assert (problem.dtype, problem.epilogue.out_dtype) == ("bf16", "f32")
+
+    # PyTorch has these for GPUs only, and fakes everywhere.
+    traced = make_fx(lambda a, b: torch.mm(a, b, out_dtype=torch.float32), tracing_mode="fake")(a, b)
+    rebuilt, report = compile_graph(traced, [a, b], serve=serve)
+    [candidate] = report.nodes
+    assert (candidate.target, candidate.kernel) == ("aten.mm.dtype", "flycc::gemm")
+    assert torch.equal(rebuilt(a, b), a.float() @ b.float())
