@@ -17,6 +17,7 @@ from flycc import emulator
 from flycc.contracts import GemmProblem, Reason
 from flycc.emulator.errors import EmulatorError
 from flycc.kernels.gemm import GemmConfig
+from flycc.kernels.gemm import KERNARG
 from flycc.runtime import choice, gemm, plans, refusals, workspace
 from flycc.runtime.device import DeviceError
 from flycc.runtime.emulated import EmulatedDevice
@@ -73,7 +74,9 @@ def test_after_a_launch_that_did_not_end_counters_are_new(
     arrived: list[bool] = []
 
     def stopped(*arguments: Any) -> None:
-        region = arguments[4].region_at(int.from_bytes(arguments[3][8 * gemm.POINTERS + 8 :][:8], "little"))
+        region = arguments[4].region_at(
+            int.from_bytes(arguments[3][KERNARG.offset("arrived") :][:8], "little")
+        )
         launch(*arguments, workgroups=[(0, 0, 0), (1, 0, 0)])
         arrived.append(bool(region.data.any()))
         raise error
