@@ -16,8 +16,7 @@ from conftest import on_device
 from flycc import emulator
 from flycc.contracts import GemmProblem, Reason
 from flycc.emulator.errors import EmulatorError
-from flycc.kernels.gemm import GemmConfig
-from flycc.kernels.gemm import KERNARG
+from flycc.kernels.gemm import KERNARG, GemmConfig
 from flycc.runtime import choice, gemm, plans, refusals, workspace
 from flycc.runtime.device import DeviceError
 from flycc.runtime.emulated import EmulatedDevice
