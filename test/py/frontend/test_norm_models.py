@@ -69,8 +69,15 @@ def residuals(recorder: Recorder) -> int:
     return sum("+residual" in candidate.problem for candidate in recorder.reports[0].nodes)
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
-@pytest.mark.parametrize("name", DECODERS)
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [(name, torch.bfloat16) for name in DECODERS]
+    + [
+        # Gemma 3 has all forms of the others; PyTorch takes most of the time, to trace with symbolic sizes.
+        pytest.param(name, torch.float32, marks=() if name == "Gemma3" else pytest.mark.nightly)
+        for name in DECODERS
+    ],
+)
 def test_every_norm_of_a_decoder_is_matched(name: str, dtype: torch.dtype) -> None:
     per_layer, with_residual = DECODERS[name]
     recorder = run(decoder(name, dtype), torch.randint(64, (2, 5)))
