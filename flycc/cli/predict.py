@@ -353,7 +353,8 @@ def show(query: Query, answers: list[dict[str, Any]]) -> None:
         ("class", "us", "interval", rate, "tile or kernel; where the time goes"),
         map(row, answers),
     )
-    console.print("\nModelled, not measured. A tie: each typical time lies in the other's interval.")
+    tie = " A tie: each typical time lies in the other's interval." if len(answers) > 1 else ""
+    console.print(f"\nModelled, not measured.{tie}")
     by_note: dict[str, list[str]] = {}
     for answer in answers:
         for note in answer.get("notes", ()):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -27,6 +28,7 @@ _ARGUMENTS = (
 )
 #: Arguments of the kernel that are pointers to a call's tensors, in the kernel's order.
 POINTERS = ("a", "b", "b2", "bias", "out", "residual", "pre")
+_MAX_SCALE = torch.finfo(torch.float32).max
 _PLANS = plans.Plans()
 LIBRARY.define(f"gemm({_ARGUMENTS}) -> Tensor")
 LIBRARY.define(f"gemm_with_preactivation({_ARGUMENTS}) -> (Tensor out, Tensor preactivation)")
@@ -75,6 +77,9 @@ def launch(operands: GemmOperands, device: Device) -> plans.Repeat | None:
 
     Returns how to do so again with other pointers, unless the device cannot.
     """
+    if math.isfinite(operands.scale) and abs(operands.scale) > _MAX_SCALE:
+        sentence = f"scale is {operands.scale}; kernels take it in float32, at most {_MAX_SCALE:.9g}"
+        raise FlyccError(Reason("gemm.scale", sentence))
     problem = operands.problem()
     strides = operands.strides()
     # Those between matrices are only ever multiplied in 64 bits.
@@ -147,7 +152,8 @@ def _gemm(
 ) -> list[Tensor]:
     """The result and, if wanted, the argument of the activation. `tail` are the fields of a `Tail` that are given."""
     tensors = (a, b, tail.get("b2"), bias, tail.get("residual"))
-    others = tuple(tail.get(name) for name in ("scale", "activation", "out_dtype"))
+    # As text, -0.0 is not 0.0.
+    others = (str(tail.get("scale")), tail.get("activation"), tail.get("out_dtype"))
     key = plan = None
     try:
         device = device_for(a.device)
@@ -282,6 +288,9 @@ def _results(
     preactivation: bool,
 ) -> list[Tensor]:
     """The uninitialised results; all arguments are checked."""
+    for name, tensor in (("a", a), ("b", b)):
+        if tensor.dim() < 2:
+            _fail(f"{name} must have at least 2 dimensions, got {list(tensor.shape)}")
     m, inner = (a.shape[-1], a.shape[-2]) if trans_a else (a.shape[-2], a.shape[-1])
     n, k = (b.shape[-2], b.shape[-1]) if trans_b else (b.shape[-1], b.shape[-2])
     torch._check(inner == k, lambda: f"flycc::gemm: a has K = {inner}, b has K = {k}")

@@ -174,7 +174,7 @@ def grouped_gemm(
     out = grouped_gemm_fake(a, b, offsets, bias, trans_a=trans_a, trans_b=trans_b)
     left = a.transpose(-1, -2) if trans_a else a
     right = b.transpose(-1, -2) if trans_b else b
-    if not out.numel():
+    if not out.numel() or (offsets is not None and not offsets.numel()):
         return out
     if not left.shape[-1]:
         # Empty sums; there is nothing to launch.
@@ -237,6 +237,13 @@ def grouped_gemm_fake(
     torch._check(
         set(ranks) <= {2, 3}, lambda: f"flycc::grouped_gemm: a and b must have 2 or 3 dimensions, got {ranks}"
     )
+    for name, tensor in (("b", b), ("bias", bias)):
+        torch._check(
+            tensor is None or tensor.dtype == a.dtype,
+            lambda name=name, tensor=tensor: (
+                f"flycc::grouped_gemm: {name} is {tensor.dtype}; it must be that of a, {a.dtype}"
+            ),
+        )
     torch._check(inner == k, lambda: f"flycc::grouped_gemm: a has K = {inner}, b has K = {k}")
     torch._check(
         (offsets is None) == (ranks == (3, 3)),

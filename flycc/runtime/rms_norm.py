@@ -386,6 +386,10 @@ def rms_norm_bwd_fake(
                 f"flycc::rms_norm_bwd: {name} is {list(given)}, must be {list(wanted)}"
             ),
         )
+    torch._check(
+        rstd.dtype == torch.float32,
+        lambda: f"flycc::rms_norm_bwd: rstd is {rstd.dtype}, must be torch.float32",
+    )
     dweight = x.new_empty(0) if weight is None else weight.new_empty(weight.shape)
     return x.new_empty(x.shape), dweight
 

@@ -149,6 +149,7 @@ def test_notes_are_shown(capsys: pytest.CaptureFixture) -> None:
     shown = capsys.readouterr().out
     assert "flydsl*" in shown
     assert "* flydsl: outside the rows fitted: M 1 (fitted 8 to 4,096)" in " ".join(shown.split("\n"))
+    assert "A tie" not in shown  # there is one row
 
 
 @pytest.mark.parametrize("error", [MemoryError("no room"), ValueError("odd\nlines"), RuntimeError()])

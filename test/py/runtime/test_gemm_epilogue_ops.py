@@ -15,6 +15,7 @@ from torch.nn import functional
 
 from flycc.contracts import Epilogue, FlyccError, Reason
 from flycc.runtime import gemm, refusals
+from flycc.runtime.emulated import EmulatedDevice
 from flycc.runtime.operands import GemmOperands
 
 HALF_ULP = {torch.bfloat16: 2.0**-8, torch.float16: 2.0**-11, torch.float32: 2.0**-24}
@@ -187,6 +188,21 @@ def test_mixed_types_are_named():
         RuntimeError, match=r"residual is torch\.float32; it must be that of a, torch\.bfloat16"
     ):
         torch.ops.flycc.gemm(randn(3, 8), randn(8, 5), residual=torch.zeros(5))
+
+
+@pytest.mark.parametrize("shapes", [((8,), (8, 5)), ((3, 8), (8,))])
+def test_vectors_are_named(shapes):
+    with pytest.raises(RuntimeError, match=r"flycc::gemm: [ab] must have at least 2 dimensions, got \["):
+        torch.ops.flycc.gemm(*(randn(*shape) for shape in shapes))
+
+
+@pytest.mark.parametrize("scale", [1e39, -1e300])
+def test_a_scale_beyond_float32_is_refused(scale):
+    with pytest.raises(FlyccError, match=r"at most 3\.40282347e\+38") as caught:
+        gemm.launch(
+            GemmOperands.of(randn(3, 8), randn(8, 5), None, randn(3, 5), scale=scale), EmulatedDevice()
+        )
+    assert caught.value.reason.code == "gemm.scale"
 
 
 def test_the_problem_of_a_launch():

@@ -5,6 +5,7 @@ Operands are small whole numbers, so that products are exact.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
@@ -99,6 +100,15 @@ def test_a_call_that_differs_is_analysed(
     for arguments in (same, other(device), same, other(device)):
         check(device, *arguments)
     assert len(analysed) == len(gemm._PLANS) == 2
+
+
+def test_zeros_of_either_sign_are_different_scales(device: HipDevice) -> None:
+    a, b = (on_device(device, torch.ones(size, 32).bfloat16()) for size in (48, 40))
+    for scale in (0.0, -0.0, 0.0, -0.0):
+        out = gemm.gemm(a, b, trans_b=True, scale=scale)
+        device.synchronize()
+        assert not out.any()
+        assert out.signbit().all() == (math.copysign(1, scale) < 0)
 
 
 def test_another_choice_of_configurations_is_analysed(device: HipDevice, analysed: list[GemmProblem]) -> None:

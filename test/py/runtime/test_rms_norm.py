@@ -123,6 +123,13 @@ def test_shape_mismatches_name_both():
         torch.ops.flycc.rms_norm_bwd(randn(4, 8), randn(4, 8), None, torch.ones(3))
 
 
+@pytest.mark.parametrize("place", ["cpu", "meta"])
+def test_an_rstd_of_another_type_is_named(place):
+    x = torch.ones(4, 8, dtype=torch.bfloat16, device=place)
+    with pytest.raises(RuntimeError, match=r"rstd is torch\.bfloat16, must be torch\.float32"):
+        torch.ops.flycc.rms_norm_bwd(x, x, None, x[:, 0])
+
+
 def failing(*_, **__):
     raise FlyccError(Reason("device.launch", "planted"))
 
