@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from math import exp, log
@@ -62,15 +63,15 @@ def launch_figures(spec: KernelSpec, prediction: Prediction) -> dict[str, Any]:
 
 
 def steady_mfma(prediction: Prediction) -> float:
-    """The share of a turn of the main loop that the matrix pipe of a SIMD is busy; 0 without a loop."""
-    if not prediction.by_loop:
+    """The share of a turn of the main loop that the matrix pipe of a SIMD is busy; 0 if MFMAs are in no loop."""
+    clk_of: dict[int, float] = defaultdict(float)
+    for cost in prediction.by_instruction:
+        if cost.unit == "MFMA" and cost.loop >= 0:
+            clk_of[cost.loop] += cost.count * mfma(cost.text.split()[0], cost.text).clk
+    if not clk_of:
         return 0.0
-    number, loop = max(enumerate(prediction.by_loop), key=lambda item: item[1].share)
-    clk = sum(
-        cost.count * mfma(cost.text.split()[0], cost.text).clk
-        for cost in prediction.by_instruction
-        if cost.unit == "MFMA" and cost.loop == number
-    )
+    number, clk = max(clk_of.items(), key=lambda item: item[1])
+    loop = prediction.by_loop[number]
     return clk / loop.iterations * prediction.occupancy.waves_per_simd / loop.clk_per_iteration
 
 

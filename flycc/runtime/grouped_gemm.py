@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -12,7 +13,7 @@ from torch import Tensor
 from flycc.contracts import FlyccError, GroupedGemmProblem, Reason
 from flycc.contracts.grouped_gemm import Ragged
 from flycc.kernels import grouped_gemm as family
-from flycc.runtime import choice, gemm, refusals
+from flycc.runtime import choice, gemm, refusals, workspace
 from flycc.runtime.device import Device
 from flycc.runtime.devices import common_device, device_for
 from flycc.runtime.library import LIBRARY
@@ -142,8 +143,16 @@ def launch(operands: GroupedOperands, device: Device) -> None:
     geometry = family.launch(problem, config)
     bias = {} if operands.bias is None else {"bias": operands.bias}
     inputs = {"a": operands.a.tensor, "b": operands.b.tensor, "offsets": operands.offsets, **bias}
-    with device.mapped([*inputs.values()], [operands.out.tensor]) as addresses:
-        pointers = {"bias": 0} | dict(zip((*inputs, "out"), addresses, strict=True))
+    outputs = {"out": operands.out.tensor}
+    with ExitStack() as stack:
+        if config.tile.split:
+            place, workgroups = operands.out.tensor.device, geometry.grid[0]
+            counters = workspace.counters(config.counters(workgroups), device, place)
+            outputs["partial"] = workspace.sums(config.sums(workgroups), place)
+            outputs["arrived"] = stack.enter_context(counters)
+        addresses = stack.enter_context(device.mapped([*inputs.values()], [*outputs.values()]))
+        found = dict(zip((*inputs, *outputs), addresses, strict=True))
+        pointers = {"bias": 0, "partial": 0, "arrived": 0} | found
         numbers = strides | operands.steps() | operands.sizes() | {"workgroups": geometry.grid[0]}
         device.launch(
             loaded.handle, geometry.grid, geometry.block, loaded.spec.kernarg.pack(pointers | numbers)

@@ -15,8 +15,8 @@ from flycc.contracts import GemmProblem, GroupedGemmProblem, RmsNormProblem
 from flycc.costmodel import MI350
 from flycc.costmodel.mfma import mfma
 from flycc.kernels.gemm import GemmConfig, Shares, product_columns
-from flycc.kernels.gemm.config import ELEMENT_BYTES, MFMA_K, MFMA_MN
-from flycc.kernels.gemm.space import vgprs
+from flycc.kernels.gemm.config import ELEMENT_BYTES, MFMA_K, MFMA_MN, divided
+from flycc.kernels.gemm.space import unshared, vgprs
 from flycc.kernels.grouped_gemm import GroupedGemmConfig
 from flycc.kernels.rms_norm import RmsNormConfig
 from flycc.kernels.rms_norm.config import BYTES
@@ -60,7 +60,8 @@ def _ungrouped(problem: Any, config: Any) -> tuple[Any, Any]:
     groups = _known(problem.groups)
     each = -(-_known(getattr(problem, problem.ragged)) // groups)
     sizes: dict[str, Any] = {problem.ragged: each, "batch": groups}
-    return replace(problem.group, **sizes), config.tile
+    batch = replace(problem.group, **sizes)
+    return batch, divided(unshared(config.tile), batch) if config.tile.split else config.tile
 
 
 @dataclass(frozen=True, slots=True)

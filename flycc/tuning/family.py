@@ -195,13 +195,17 @@ def _grouped_problem(parts: Mapping[str, Any]) -> GroupedGemmProblem:
 
 
 def _grouped_space(problem: GroupedGemmProblem) -> Iterator[grouped_gemm.GroupedGemmConfig]:
-    """Every tile of a product's space that no workgroups share."""
-    configs = map(grouped_gemm.GroupedGemmConfig, gemm_space(problem.group))
-    return (config for config in configs if config.is_valid(problem) is None)
+    """Every tile of the space of a batch of products, and all that workgroups may share."""
+    tiles = (unshared(tile) for tile in gemm_space(grouped_gemm.batch_of(problem)))
+    for tile in dict.fromkeys(tiles):
+        both = [tile, replace(tile, splits=2)] if tile.ring or not tile.staged else [tile]
+        for config in map(grouped_gemm.GroupedGemmConfig, both):
+            if config.is_valid(problem) is None:
+                yield config
 
 
 def _grouped_admits(problem: GroupedGemmProblem, config: grouped_gemm.GroupedGemmConfig) -> bool:
-    known = config.tile in _gemm_configs(problem.layout) or config == grouped_gemm.choose(problem)
+    known = unshared(config.tile) in _gemm_configs(problem.layout) or config == grouped_gemm.choose(problem)
     return known and config.is_valid(problem) is None
 
 

@@ -43,6 +43,8 @@ _APART = 2
 _FILLED_ROWS, _MOST_FILLED = 64, 1 << 26
 #: Instructions that a wave may take: the model simulates each. Rows of 15 million columns take so many.
 _MOST_INSTRUCTIONS = 100_000
+#: The same where a workgroup computes tile after tile.
+_MOST_OF_TILES = 300_000
 #: Buffers from this size on are files with holes: few workgroups run, and they touch little of a large buffer.
 _LARGE_BYTES = 1 << 28
 
@@ -200,11 +202,14 @@ def _grouped_product(
     if len(offsets) != problem.groups or not all(0 <= a <= b <= total for a, b in pairwise((0, *offsets))):
         sentence = f"{problem.groups} are needed, in rising order, of 0 to {total}"
         raise ValueError(f"offsets: got {list(offsets)}; {sentence}")
-    step = config.tile.step_k
+    workgroups = grouped_gemm.launch(problem, config).grid[0]
+    tiles = _group_tiles(problem, config, offsets)
+    parts = config.parts(problem, tiles, workgroups)
+    step = config.tile.step_k * parts
     sums = [b - a for a, b in pairwise((0, *offsets))] if problem.ragged == "k" else [problem.k]
-    left_out = (
-        max(0, math.ceil(min(sums) / step) - _emulated_turns(config.tile)) if len(set(sums)) == 1 else 0
-    )  # type: ignore[type-var]
+    left_out = 0
+    if len(set(sums)) == 1 and (parts == 1 or tiles < workgroups):  # all turns of each main loop are as many
+        left_out = max(0, math.ceil(min(sums) / step) - _emulated_turns(config.tile))  # type: ignore[type-var]
     if left_out:
         less = left_out * step
         if problem.ragged == "k":
@@ -286,6 +291,8 @@ def _grouped(problem: Any, config: Any, offsets: tuple[int, ...]) -> Step:
         "out": m * n * element * (groups if ragged == "k" else 1),
         "bias": groups * n * element * problem.bias,
         "offsets": 4 * groups,
+        "partial": 4 * config.sums(geometry.grid[0]),
+        "arrived": 4 * config.counters(geometry.grid[0]),
     }
     numbers = {
         "group_a": m * k if ragged == "n" else 0,
@@ -303,14 +310,26 @@ def _grouped(problem: Any, config: Any, offsets: tuple[int, ...]) -> Step:
         "workgroups": geometry.grid[0],
     }
     ends = {"offsets": np.array(offsets, np.int32)}
-    tiles = 0
-    for start, end in pairwise((0, *offsets)):
-        of_group = sizes | {ragged: end - start}
-        rows, columns = config.tile.tiles(of_group["m"], of_group["n"])
-        tiles += rows * columns
-    busy = min(max(tiles, 1), geometry.grid[0])
+    tiles = _group_tiles(problem, config, offsets)
+    parts = config.parts(problem, tiles, geometry.grid[0])
+    busy = geometry.grid[0] if tiles >= geometry.grid[0] else max(tiles * parts, 1)
     spec = grouped_gemm.kernel(problem, config)
-    return Step(spec, geometry, buffers, numbers | sizes, contents=ends, busy=busy)
+    return Step(
+        spec,
+        geometry,
+        buffers,
+        numbers | sizes,
+        arrived=gemm.others_arrived(parts),
+        contents=ends,
+        busy=busy,
+    )
+
+
+def _group_tiles(problem: GroupedGemmProblem, config: Any, offsets: tuple[int, ...]) -> int:
+    """The tiles of all groups, which end at these offsets."""
+    sizes = {"m": problem.m, "n": problem.n}
+    groups = (sizes | {problem.ragged: end - start} for start, end in pairwise((0, *offsets)))
+    return sum(math.prod(config.tile.tiles(group["m"], group["n"])) for group in groups)
 
 
 def _norm(problem: Any, config: Any) -> list[Step]:
@@ -366,6 +385,7 @@ def _trace(step: Step) -> Trace:
     if step.arrived:
         arrays["arrived"].view(np.int32)[:] = step.arrived
     pointers = {name: memory.register(arrays[name]) if size else 0 for name, size in step.buffers.items()}
+    most = _MOST_INSTRUCTIONS if step.busy is None else _MOST_OF_TILES
     try:
         emulator.launch(
             kernel,
@@ -375,12 +395,10 @@ def _trace(step: Step) -> Trace:
             memory,
             workgroups=neighbours(step.grid),
             observers=(recorder,),
-            max_instructions=_MOST_INSTRUCTIONS,
+            max_instructions=most,
         )
     except emulator.RunawayKernel as error:
-        sentence = (
-            f"a workgroup runs for more than {_MOST_INSTRUCTIONS:,} instructions: too long to be modelled"
-        )
+        sentence = f"a workgroup runs for more than {most:,} instructions: too long to be modelled"
         raise FlyccError(Reason("model.too-long", sentence)) from error
     return recorder.trace()
 

@@ -42,7 +42,7 @@ LINE_ELEMENTS = 64
 #: Rows up to which each wave loads operands for itself.
 _DECODE_ROWS = 32
 #: Steps along K of a part.
-_LEAST_STEPS = 2
+LEAST_STEPS = 2
 #: Bytes that a compute unit gets from L2 in the time in which it gets one from memory, if all do.
 _FARTHER = 2.5
 #: Those that it could get while a workgroup starts and ends, while one checks a step, and while one adds up parts.
@@ -418,7 +418,7 @@ def divided(config: GemmConfig, problem: GemmProblem) -> GemmConfig:
         return config
     m, n, k, batch = known
     tiles = math.prod(config.tiles(m, n)) * batch
-    splits = min(COMPUTE_UNITS // tiles, -(-k // config.step_k) // _LEAST_STEPS, MAX_SPLITS)
+    splits = min(COMPUTE_UNITS // tiles, -(-k // config.step_k) // LEAST_STEPS, MAX_SPLITS)
     return replace(config, splits=splits) if splits > 1 else config
 
 

@@ -8,11 +8,11 @@ from typing import Any
 from flycc.contracts import GroupedGemmProblem
 from flycc.kernels.common.machine import XCDS
 from flycc.kernels.common.spec import KernelSpec, Launch
-from flycc.kernels.grouped_gemm.config import GroupedGemmConfig, choose, space
+from flycc.kernels.grouped_gemm.config import GroupedGemmConfig, batch_of, choose, space
 from flycc.kernels.grouped_gemm.kernarg import KERNARG
 from flycc.kernels.grouped_gemm.variant import GroupedGemmVariant
 
-__all__ = ["KERNARG", "GroupedGemmConfig", "choose", "kernel", "launch", "space"]
+__all__ = ["KERNARG", "GroupedGemmConfig", "batch_of", "choose", "kernel", "launch", "space"]
 
 _HERE = Path(__file__).parent
 _SOURCES = (
@@ -43,13 +43,15 @@ def kernel(problem: GroupedGemmProblem, config: GroupedGemmConfig) -> KernelSpec
 
 def launch(problem: GroupedGemmProblem, config: GroupedGemmConfig) -> Launch:
     """Launch geometry for `problem`, whose sizes must all be known: a multiple of `XCDS` workgroups, no more than can
-    have a tile.
+    have a tile or, if K may be shared, a part of one.
     """
     _require_valid(problem, config)
     tiles = config.max_tiles(problem)
     if tiles is None:
         raise ValueError(f"launch: every size must be known, got {problem}")
-    workgroups = min(config.max_workgroups, -(-tiles // XCDS) * XCDS)
+    workgroups = config.max_workgroups
+    if not config.tile.split:
+        workgroups = min(workgroups, -(-tiles // XCDS) * XCDS)
     return Launch((workgroups, 1, 1), (config.tile.threads, 1, 1))
 
 

@@ -8,7 +8,9 @@ from flycc.kernels.common.spec import KernargLayout
 #: `g * group_* + s * ragged_*`. `total` is the size of the ragged dimension, as which one of m, n and k, not used
 #: otherwise, is given too. `bias_n` leads from one column of a group's bias to the next; without a bias its pointer and
 #: strides are 0. `workgroups` are those of the launch. The first 14 dwords, up to `ld_out`, are in registers when a
-#: wave starts (`codegen.stages`): the offsets of groups can be loaded at once.
+#: wave starts (`codegen.stages`): the offsets of groups can be loaded at once. Where K may be shared, `partial` has
+#: room for the sums of a part of a tile for each workgroup, and `arrived` zeros, which are zero again after the launch;
+#: else both are 0.
 KERNARG = KernargLayout(
     (
         ("a", "ptr"),
@@ -24,6 +26,8 @@ KERNARG = KernargLayout(
         ("ld_out", "i32"),
         ("bias", "ptr"),
         ("out", "ptr"),
+        ("partial", "ptr"),
+        ("arrived", "ptr"),
         ("group_a", "i64"),
         ("group_b", "i64"),
         ("group_out", "i64"),

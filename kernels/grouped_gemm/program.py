@@ -14,16 +14,21 @@ import flydsl.expr as fx
 from flycc.kernels.common.arguments import numbers, placeholders
 from flycc.kernels.common.machine import WAVE_SIZE
 from flycc.kernels.common.wave import anew
+from flycc.kernels.gemm.config import GemmConfig
 from flycc.kernels.gemm.operand import Operand
+from flycc.kernels.gemm.order import Share
 from flycc.kernels.gemm.product import Place, allocate, product
 from flycc.kernels.gemm.result import Addend, Output
+from flycc.kernels.gemm.split import Parts, combine
 from flycc.kernels.grouped_gemm.kernarg import KERNARG
 from flycc.kernels.grouped_gemm.stream import (
     GroupTile,
-    Rounds,
+    Work,
+    along_k,
     find,
     look_at,
     rounds_before,
+    share_of,
     tile_of_round,
     total_tiles,
 )
@@ -37,15 +42,24 @@ else:
 
 
 def operands(
-    a: fx.Pointer, b: fx.Pointer, shape: Any, strides: Any, tile: GroupTile, variant: GroupedGemmVariant
+    a: fx.Pointer,
+    b: fx.Pointer,
+    shape: Any,
+    strides: Any,
+    tile: GroupTile,
+    first_k: fx.Int32,
+    variant: GroupedGemmVariant,
 ) -> tuple[Operand, Operand]:
-    """A and B of a tile."""
+    """A and B of a tile, from element `first_k` of K on."""
     m, n, _ = sizes(shape, tile, variant.ragged)
     group = variant.group
     row_a = fx.Int64(tile.m0) if group.trans_a else fx.Int64(tile.m0) * fx.Int64(shape.ld_a)
     row_b = fx.Int64(tile.n0) * fx.Int64(shape.ld_b) if group.trans_b else fx.Int64(tile.n0)
     place_a = row_a + fx.Int64(tile.number) * strides.group_a + fx.Int64(tile.start) * strides.ragged_a
     place_b = row_b + fx.Int64(tile.number) * strides.group_b + fx.Int64(tile.start) * strides.ragged_b
+    if group.config.split:
+        place_a = place_a + fx.Int64(first_k) * (fx.Int64(shape.ld_a) if group.trans_a else fx.Int64(1))
+        place_b = place_b + fx.Int64(first_k) * (fx.Int64(1) if group.trans_b else fx.Int64(shape.ld_b))
     return (
         Operand(a + place_a, shape.ld_a, m - tile.m0, not group.trans_a, group.vector_a),
         Operand(b + place_b, shape.ld_b, n - tile.n0, group.trans_b, group.vector_b),
@@ -84,6 +98,14 @@ def sizes(shape: Any, tile: GroupTile, ragged: str) -> tuple[fx.Int32, fx.Int32,
     return m, n, k
 
 
+def parts_of(share: Share, work: Work, partial: fx.Pointer, arrived: fx.Pointer, config: GemmConfig) -> Parts:
+    """The parts of a shared tile: of all of the last round together no more than there are workgroups."""
+    number = share.tile - work.whole
+    sums = partial + fx.Int64(number * share.parts) * config.part_sums
+    counters = arrived + number * config.waves
+    return Parts(share, sums, counters, anew(fx.thread_idx.x), config)
+
+
 def build(variant: GroupedGemmVariant) -> tuple[Any, tuple[Any, ...]]:
     """The host function that launches the kernel of `variant`, and placeholder arguments for it."""
     config = variant.group.config
@@ -97,6 +119,8 @@ def build(variant: GroupedGemmVariant) -> tuple[Any, tuple[Any, ...]]:
         shape: Shape,
         bias: fx.Pointer,
         out: fx.Pointer,
+        partial: fx.Pointer,
+        arrived: fx.Pointer,
         strides: Strides,
     ) -> None:
         lds = allocate(config)
@@ -108,22 +132,29 @@ def build(variant: GroupedGemmVariant) -> tuple[Any, tuple[Any, ...]]:
             lane = anew(fx.thread_idx.x) % WAVE_SIZE
             first = fx.Int32(look) * WAVE_SIZE
             total = total + total_tiles(look_at(offsets, first, lane, variant.ragged, shape, config))
-        rounds = Rounds.of(fx.block_idx.x, shape.workgroups, total)
+        work = Work.of(fx.block_idx.x, total, variant.ragged, shape, config)
         seen, taken = fx.Int32(0), fx.Int32(0)
         for look in range(looks):
             lane = anew(fx.thread_idx.x) % WAVE_SIZE
             groups = look_at(offsets, fx.Int32(look) * WAVE_SIZE, lane, variant.ragged, shape, config)
             end = seen + total_tiles(groups)
-            following = rounds_before(rounds, end)
+            following = rounds_before(work.rounds, end)
             for number in range(taken, following):
                 place = Place.of(anew(fx.thread_idx.x), config)
-                tile = find(
-                    groups, tile_of_round(rounds, fx.Int32(number)) - seen, variant.ragged, shape, config
-                )
-                operand_a, operand_b = operands(a, b, shape, strides, tile, variant)
-                k = sizes(shape, tile, variant.ragged)[2]
+                at = tile_of_round(work.rounds, fx.Int32(number))
+                tile = find(groups, at - seen, variant.ragged, shape, config)
+                share = share_of(work, at)
+                first_k, k = along_k(share, sizes(shape, tile, variant.ragged)[2], config)
+                operand_a, operand_b = operands(a, b, shape, strides, tile, first_k, variant)
                 chunks = product(element, config, place, operand_a, operand_b, k, lds)
-                output(out, bias, shape, strides, tile, variant, element).store(chunks)
+                store = output(out, bias, shape, strides, tile, variant, element).store
+                if fx.const_expr(config.split):
+                    if share.parts > 1:
+                        combine(parts_of(share, work, partial, arrived, config), chunks, store)
+                    else:
+                        store(chunks)
+                else:
+                    store(chunks)
                 if fx.const_expr(lds is not None):
                     fx.gpu.barrier()  # before the next tile is written to LDS
             seen, taken = end, following
@@ -136,13 +167,16 @@ def build(variant: GroupedGemmVariant) -> tuple[Any, tuple[Any, ...]]:
         shape: Shape,
         bias: fx.Pointer,
         out: fx.Pointer,
+        partial: fx.Pointer,
+        arrived: fx.Pointer,
         strides: Strides,
         workgroups: fx.Int32,
         stream: fx.Stream = fx.Stream(None),  # noqa: B008 (FlyDSL's spelling of the default stream)
     ) -> None:
-        grouped_gemm(a, b, offsets, shape, bias, out, strides).launch(
+        grouped_gemm(a, b, offsets, shape, bias, out, partial, arrived, strides).launch(
             grid=(workgroups, 1, 1), block=(config.threads, 1, 1), stream=stream
         )
 
     elements = {**dict.fromkeys(("a", "b", "bias", "out"), element), "offsets": fx.Int32}
+    elements |= {"partial": fx.Float32, "arrived": fx.Int32}
     return launch, (*placeholders(KERNARG, elements), fx.Int32(1))

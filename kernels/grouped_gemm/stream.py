@@ -5,11 +5,14 @@ the lanes says where in the stream each ends. The group of a tile is the number 
 
 Workgroups take the stream in rounds, a tile each. In each round, the last one too, which has fewer, every XCD gets as
 many tiles as any other, and neighbours: these share operands, and meet in its L2.
+
+Where the last round has so few tiles that workgroups would be idle, K of each may be divided into parts: a workgroup
+has one of them at most, and those that have the first parts come first.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import flydsl.expr as fx
@@ -18,8 +21,8 @@ from flydsl.expr.typing import T
 
 from flycc.kernels.common.buffers import bounded, checked
 from flycc.kernels.common.wave import ones, uniform, wave_scan
-from flycc.kernels.gemm.config import GemmConfig
-from flycc.kernels.gemm.order import on_xcd, place_of, tiles_of
+from flycc.kernels.gemm.config import LEAST_STEPS, MAX_SPLITS, GemmConfig
+from flycc.kernels.gemm.order import Share, on_xcd, place_of, tiles_of
 from flycc.kernels.grouped_gemm.config import MAX_TILES
 
 
@@ -65,6 +68,57 @@ class Rounds:
         last = before + fx.Int32(on_xcd(workgroup, total - before))
         last = (workgroup < total - before).select(last, fx.Int32(MAX_TILES))
         return cls(workgroups, full, fx.Int32(on_xcd(workgroup, workgroups)), last)
+
+
+@dataclass(frozen=True)
+class Work:
+    """A workgroup's `rounds`. Tiles of the stream from number `whole` on, of which it has one at most, are in `parts`
+    parts, and it computes number `part`.
+    """
+
+    rounds: Rounds
+    whole: fx.Int32
+    part: fx.Int32
+    parts: fx.Int32
+
+    @classmethod
+    def of(cls, workgroup: fx.Int32, total: fx.Int32, ragged: str, shape: Any, config: GemmConfig) -> Work:
+        """That of a stream of `total` tiles."""
+        rounds = Rounds.of(workgroup, shape.workgroups, total)
+        whole = rounds.full * rounds.workgroups
+        if not config.split:
+            return cls(rounds, whole, fx.Int32(0), fx.Int32(1))
+        rest = total - whole
+        tiles = fx.max(rest, fx.Int32(1))
+        parts = _parts(tiles, ragged, shape, config)
+        number = fx.Int32(on_xcd(workgroup, rest * parts))
+        part = _over(number, tiles)
+        last = (workgroup < rest * parts).select(whole + number - part * tiles, fx.Int32(MAX_TILES))
+        return cls(replace(rounds, last=last), whole, part, parts)
+
+
+def share_of(work: Work, tile: fx.Int32) -> Share:
+    """What the workgroup computes of the tile at place `tile` of the stream."""
+    shared = tile >= work.whole
+    part, parts = shared.select(work.part, fx.Int32(0)), shared.select(work.parts, fx.Int32(1))
+    return Share(tile, tile, part, parts)
+
+
+def along_k(share: Share, k: fx.Int32, config: GemmConfig) -> tuple[fx.Int32, fx.Int32]:
+    """The first of the elements of a tile's `k` that the workgroup takes, and how many it does."""
+    if not config.split:
+        return fx.Int32(0), k
+    each = _rounded_up(_rounded_up(k, config.step_k), share.parts) * config.step_k
+    first = share.part * each
+    return first, fx.max(fx.min(k - first, each), fx.Int32(0))
+
+
+def _parts(tiles: fx.Int32, ragged: str, shape: Any, config: GemmConfig) -> fx.Int32:
+    """As `GroupedGemmConfig.parts`."""
+    steps = _rounded_up(_over(shape.k, shape.groups) if ragged == "k" else shape.k, config.step_k)
+    most = fx.min(fx.min(_over(shape.workgroups, tiles), steps // LEAST_STEPS), fx.Int32(MAX_SPLITS))
+    each = _rounded_up(steps, fx.max(most, fx.Int32(1)))
+    return fx.max(_rounded_up(steps, fx.max(each, fx.Int32(1))), fx.Int32(1))
 
 
 def look_at(
@@ -115,6 +169,15 @@ def find(groups: Groups, tile: fx.Int32, ragged: str, shape: Any, config: GemmCo
 
 def _offset(buffer: Any, number: fx.Int32, exists: Any) -> fx.Int32:
     return fx.Int32(rocdl.raw_ptr_buffer_load(T.i32, buffer, checked(exists, number * 4), fx.Int32(0)))
+
+
+def _over(a: fx.Int32, b: Any) -> fx.Int32:
+    """a / b of numbers that are not negative."""
+    return fx.Int32(fx.Uint32(a) // fx.Uint32(b))
+
+
+def _rounded_up(a: fx.Int32, b: Any) -> fx.Int32:
+    return _over(a + (b - 1), b)
 
 
 def _within(offset: fx.Int32, total: fx.Int32) -> fx.Int32:

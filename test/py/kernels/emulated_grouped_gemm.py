@@ -86,6 +86,8 @@ class Grouped:
             if self.bias is None
             else memory.register(self.bias.buffer, name="bias", writable=False),
             "out": memory.register(out.buffer, name="out"),
+            "partial": 0,
+            "arrived": 0,
             "group_bias": 0 if self.bias is None else self.bias.stride,
             "bias_n": int(self.bias is not None),
             "group_a": self.a.batch_stride,
@@ -103,6 +105,11 @@ class Grouped:
             "groups": len(self.offsets),
             "workgroups": workgroups,
         }
+        arrived = np.zeros(config.counters(workgroups), np.int32)
+        if config.tile.split:
+            sums = np.full(config.sums(workgroups), np.nan, np.float32)
+            values["partial"] = memory.register(sums, name="partial")
+            values["arrived"] = memory.register(arrived, name="arrived")
         kernel = emulator.load(compiled.elf).kernels[compiled.symbol]
         stats = emulator.launch(
             kernel,
@@ -113,6 +120,7 @@ class Grouped:
             wave_order=wave_order,
             sanitize=sanitize,
         )
+        assert not arrived.any(), "a launch leaves its counters at zero"
         waves = stats.workgroups * config.tile.waves
         return Result(out.read(), out.buffer.copy(), stats.wave_instructions / waves, stats.findings)
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from emulated_gemm import Stored
-from emulated_grouped_gemm import BEFORE, Grouped, bound, reference, rounded
+from emulated_grouped_gemm import BEFORE, WORKGROUPS, Grouped, bound, reference, rounded
 
 from flycc.contracts import GroupedGemmProblem
 from flycc.contracts.grouped_gemm import Ragged
@@ -81,12 +81,12 @@ def grouped_of(
     return Grouped(dtype, form, *stored, offsets, trans_a, trans_b, padding, misalign, addends)
 
 
-def check_exact(case: Grouped, config: GroupedGemmConfig) -> None:
+def check_exact(case: Grouped, config: GroupedGemmConfig, workgroups: int = WORKGROUPS) -> None:
     """Results are the exact ones rounded once; what belongs to no group, and memory between rows, is untouched."""
     exact, magnitude, _ = reference(case)
     assert magnitude.max(initial=0) < 2**24, "the test's inputs are too large to be summed exactly"
     expected = rounded(exact, case.dtype)
-    result = case.run(config)
+    result = case.run(config, workgroups=workgroups)
     what = f"{config} {case.ragged} {case.sizes} offsets {case.offsets} seed {seed}"
     np.testing.assert_array_equal(result.out, expected, err_msg=what)
     clean = Stored(expected, case.dtype, case.out_padding, case.out_misalign)
