@@ -51,6 +51,8 @@ _WORKGROUP_BYTES, _PARTIAL_BYTES, _PARTS_BYTES = 40_000, 10_000, 50_000
 MAX_SPLITS = 256
 #: Rows of a wave that are one part of its tile of A.
 PART_ROWS = 64
+#: Sums of a lane beside which there are registers for any epilogue, of the 256 of one of two waves.
+_SPARING_SUMS = 128
 #: Loads in flight of a wave that s_waitcnt can count.
 MAX_LOADS = 63
 
@@ -129,6 +131,11 @@ class GemmConfig:
         return max(self.tile_m * self.tile_n, 4 * self.threads)
 
     @property
+    def sums(self) -> int:
+        """float32 sums of a lane."""
+        return self.tile_m * self.tile_n // (self.waves_m * self.waves_n * WAVE_SIZE)
+
+    @property
     def step_k(self) -> int:
         """Elements of K that one turn of the main loop covers."""
         return self.tile_k * self.waves_k
@@ -184,7 +191,27 @@ class GemmConfig:
             or (self._check_gated(problem) if problem.epilogue.gated else None)
             or self._check_sizes(problem)
             or (self._check_ring(problem) if self.ring else None)
+            or (self._check_registers(problem) if self.sums > _SPARING_SUMS else None)
         )
+
+    def _check_registers(self, problem: GemmProblem) -> Reason | None:
+        """Beside so many sums there are registers for little else: what else is known to spill is not taken."""
+        epilogue, addends = problem.epilogue, []
+        if problem.bias:
+            addends.append(problem.align_bias)
+        if epilogue.residual:
+            addends.append(problem.align_residual)
+        if self.split:
+            what = "a product whose K is in parts"
+        elif len(addends) > 1:
+            what = "a bias and a residual"
+        elif addends and addends[0] < ACCESS_BYTES:
+            what = f"an addend aligned to {addends[0]} bytes"
+        elif epilogue.preactivation + epilogue.residual + (epilogue.out_dtype == "f32") > 1:
+            what = "more than one of a pre-activation, a residual and results in float32"
+        else:
+            return None
+        return Reason("gemm.registers", f"{self} has {self.sums} sums a lane, so it would spill with {what}")
 
     def _check_ring(self, problem: GemmProblem) -> Reason | None:
         operands = (

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from flycc.contracts import GemmProblem
-from flycc.kernels.common.machine import COMPUTE_UNITS, WAVE_SIZE
+from flycc.kernels.common.machine import COMPUTE_UNITS
 from flycc.kernels.gemm.config import (
     FRAGMENT,
     MAX_SPLITS,
@@ -52,7 +52,7 @@ _OTHER_VGPRS, _OTHER_OF_PARTS = 40, 12
 def vgprs(config: GemmConfig) -> int:
     """VGPRs of a lane, estimated: float32 sums, operands in flight (two 16-bit elements each), addresses."""
     rows = config.tile_m // config.waves_m, config.tile_n // config.waves_n
-    sums = rows[0] * rows[1] // WAVE_SIZE
+    sums = config.sums
     blocks = sum(rows) // MFMA_MN
     fragment = FRAGMENT // 2
     if not config.staged:  # the operands of two steps
@@ -74,7 +74,7 @@ def space(problem: GemmProblem) -> Iterator[GemmConfig]:
             continue
         yield config
         if config.ring or not config.staged:
-            yield from _shared(config, problem)
+            yield from (other for other in _shared(config, problem) if other.is_valid(problem) is None)
 
 
 def unshared(config: GemmConfig) -> GemmConfig:

@@ -11,10 +11,12 @@ import pytest
 
 from flycc import emulator
 from flycc.codegen import compile_kernel
-from flycc.contracts import GemmProblem, Reason
+from flycc.contracts import Epilogue, GemmProblem, Reason
 from flycc.kernels import gemm
 from flycc.kernels.common.spec import KernargLayout
 from flycc.kernels.gemm import GemmConfig
+from flycc.kernels.gemm.config import RINGS
+from flycc.kernels.gemm.space import space
 
 PROBLEM = GemmProblem("bf16", 40, 576, 576, trans_b=True)
 
@@ -143,6 +145,53 @@ def test_all_candidates_are_valid_and_distinct() -> None:
         found = gemm.candidates(replace(PROBLEM, m=m))
         assert len(set(found)) == len(found) >= 3
         assert all(config.is_valid(PROBLEM) is None for config in found)
+
+
+GELU_RESIDUAL = Epilogue(activation="gelu", residual=True)
+#: Of 8192 x 8192 x 8192, and whether the largest tiles have registers for that.
+LARGEST = {
+    "bias and gelu": ({"bias": True, "align_bias": 16, "epilogue": Epilogue(activation="gelu")}, True),
+    "gated": (
+        {"align_residual": 16, "epilogue": Epilogue(gated=True, activation="silu", residual=True)},
+        True,
+    ),
+    "bias along M": ({"bias": True, "align_bias": 2}, False),
+    "two addends": (
+        {"bias": True, "align_bias": 16, "align_residual": 16, "epilogue": GELU_RESIDUAL, "trans_a": True},
+        False,
+    ),
+    "two unaligned addends": (
+        {"bias": True, "align_bias": 2, "align_residual": 2, "epilogue": GELU_RESIDUAL},
+        False,
+    ),
+    "two float32 results": (
+        {"epilogue": Epilogue(activation="gelu", preactivation=True, out_dtype="f32")},
+        False,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LARGEST)
+def test_what_is_chosen_does_not_spill(name: str) -> None:
+    tail, largest = LARGEST[name]
+    problem = GemmProblem("bf16", 8192, 8192, 8192, **({"trans_b": True} | tail))
+    config = gemm.choose(problem)
+    assert isinstance(config, GemmConfig)
+    assert (config == RINGS[0]) == largest
+    reason = RINGS[0].is_valid(problem)
+    assert (reason is None) == largest
+    assert reason is None or reason.code == "gemm.registers"
+    compiled = compile_kernel(gemm.kernel(problem, config))
+    found = emulator.load(compiled.elf).kernels[compiled.symbol].descriptor
+    assert (found.spilled_vgprs, found.scratch_bytes) == (0, 0)
+
+
+def test_the_largest_tiles_do_not_share_k() -> None:
+    for m in (4096, 6144):
+        problem = GemmProblem("bf16", m, 6144, 8192, trans_b=True)
+        for config in (*space(problem), *gemm.candidates(problem)):
+            assert config.is_valid(problem) is None
+            assert config.sums <= 128 or not config.split
 
 
 def test_binary_does_not_depend_on_sizes() -> None:
