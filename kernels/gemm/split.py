@@ -5,8 +5,10 @@ to come put their sums into memory and count them done. The last waits until the
 need nothing of it), adds up the parts in the order of K, its own from registers, and has the result: the same bits
 whichever comes last. It leaves the counter at zero for the next launch.
 
-Workgroups of a tile run on several XCDs, whose L2s are not coherent. So partial sums and counters are accessed at the
-scope of the device (sc1), past L2, and a wave waits for its stores before it counts them.
+Workgroups of a tile run on several XCDs, whose L2s are not coherent. So counters are atomic at the scope of the device
+(LLVM's "agent"), with a release fence of that scope between a wave's stores and its count, and an acquire fence between
+the count that the last wave waits for and its loads. Partial sums are accessed past L2 (sc1), so that the fences find
+little to write back.
 """
 
 from __future__ import annotations
@@ -29,6 +31,8 @@ from flycc.kernels.gemm.result import Chunk
 #: Bit sc1 of an access's cache policy: the scope of the device.
 _DEVICE_SCOPE = 16
 _VECTOR = 4
+#: A wave that waits for others sleeps so long before it looks again, in 64 clk.
+_SLEEP = 1
 #: While it adds up, a lane has so many vectors in flight, of so many parts each.
 _OF_PART, _AT_A_TIME = 8, 2
 
@@ -82,8 +86,9 @@ def combine(parts: Any, chunks: Any, store: Any) -> None:
     if (uniform(before) & (DONE - 1)) == others:
         done = fx.Int32(fx.Uint32(uniform(before)) // DONE)
         while done < others:
+            rocdl.s_sleep(_SLEEP)
             done = fx.Int32(fx.Uint32(uniform(_counted(counter))) // DONE)
-        fx.llvm.memory_fence(syncscope=rocdl.SyncScope.Wavefront, ordering=fx.AtomicOrdering.Acquire)
+        fx.llvm.memory_fence(syncscope=rocdl.SyncScope.Agent, ordering=fx.AtomicOrdering.Acquire)
         if lane == 0:
             _reset(counter)
         totals = []
@@ -130,15 +135,12 @@ def _add(total: fx.Vector, own: fx.Vector, other: fx.Vector, mine: Any) -> fx.Ve
 
 
 def _keep(parts: Parts, vectors: list[fx.Vector]) -> None:
-    """Puts sums into memory and waits until they are there."""
+    """Puts sums into memory, where all see them before what comes next."""
     buffer, zero = bounded(parts.sums), fx.Int32(0).ir_value()
     for i, vector in enumerate(vectors):
         offset = parts.place(parts.share.part, i).ir_value()
         rocdl.raw_ptr_buffer_store(vector.ir_value(), buffer, offset, zero, aux=_policy())
-    fx.llvm.memory_fence(syncscope=rocdl.SyncScope.Wavefront, ordering=fx.AtomicOrdering.Release)
-    rocdl.sched_barrier(0)
-    rocdl.s_waitcnt(vmcnt=0)
-    rocdl.sched_barrier(0)
+    fx.llvm.memory_fence(syncscope=rocdl.SyncScope.Agent, ordering=fx.AtomicOrdering.Release)
 
 
 def _load(kind: Any, buffer: Any, offset: fx.Int32) -> fx.Vector:

@@ -17,6 +17,9 @@ from test_gemm_ring_emulated import normal, served
 
 from flycc import emulator
 from flycc.codegen import compile_kernel
+from flycc.contracts import GemmProblem
+from flycc.emulator.isa.decode import decode_range
+from flycc.emulator.isa.format import format_instruction
 from flycc.kernels import gemm
 from flycc.kernels.gemm import GemmConfig
 
@@ -117,6 +120,28 @@ def test_nan_and_infinity_stay_in_their_row_and_column() -> None:
     assert np.isnan(out[0, 3]).all()
     assert (out[0, others, 7] == np.inf).all()
     assert np.isfinite(out[0, others][:, np.arange(40) != 7]).all()
+
+
+def test_sums_are_released_before_they_are_counted_and_acquired_before_they_are_read() -> None:
+    """What the emulated memory, which has no caches, cannot show: LLVM's fences of agent scope for gfx942 and on."""
+    problem = GemmProblem("bf16", 64, 64, 512, trans_b=True)
+    compiled = compile_kernel(gemm.kernel(problem, CONFIGS["direct"]))
+    kernel = emulator.load(compiled.elf).kernels[compiled.symbol]
+    code = kernel.code.code(kernel.descriptor)
+    found = [format_instruction(each) for each in decode_range(code, kernel.descriptor.entry)]
+    (release,), (acquire,) = (
+        [i for i, text in enumerate(found) if text == what] for what in ("buffer_wbl2 sc1", "buffer_inv sc1")
+    )
+    counts = [i for i, text in enumerate(found) if text.startswith("global_atomic_add")]
+    stores = [i for i, text in enumerate(found) if text.startswith("buffer_store") and "sc1" in text]
+    loads = [i for i, text in enumerate(found) if text.startswith("buffer_load") and "sc1" in text]
+    looks = [i for i, text in enumerate(found) if text.startswith("global_load") and "sc1" in text]
+    assert min(map(len, (stores, loads, looks))) > 0
+    assert max(stores) < release < max(counts)
+    assert "s_waitcnt vmcnt(0)" in found[release : max(counts)]
+    assert max(looks) < acquire < min(loads)
+    assert "s_waitcnt vmcnt(0)" in found[max(looks) : acquire]
+    assert any(text.startswith("s_sleep") for text in found[:acquire])
 
 
 @pytest.mark.parametrize("name", CONFIGS)
