@@ -1,8 +1,8 @@
 """Grouped products of the published shapes: what flycc chooses, modelled, beside Triton and published times.
 
 Rows of A in groups, each with a B of its own, [K, N] as it lies: what the published kernels take; bf16. flycc chooses
-as at run time, without knowing how many rows a group has. Triton's kernel is compiled here and modelled in the same
-way, the best of a sweep of tiles for the very groups.
+as at run time by default, without knowing how many rows a group has. Triton's kernel is compiled here and modelled in
+the same way, the best of a sweep of tiles for the very groups.
 """
 
 from __future__ import annotations
@@ -14,9 +14,8 @@ from typing import Any
 
 from flycc.benchmarks import products
 from flycc.benchmarks.costmodel_data import published
-from flycc.contracts import GroupedGemmProblem, Reason
+from flycc.contracts import GroupedGemmProblem
 from flycc.kernels import grouped_gemm
-from flycc.runtime import choice
 from flycc.tuning import modelled
 
 #: Rows of the groups, N, K.
@@ -51,11 +50,11 @@ def figure(rows: tuple[int, ...], n: int, k: int) -> dict[str, Any]:
 
 def _flycc(rows: tuple[int, ...], n: int, k: int) -> dict[str, Any]:
     problem = GroupedGemmProblem("bf16", "m", len(rows), sum(rows), n, k)
-    config = choice.choose(problem, grouped_gemm.choose)
-    assert not isinstance(config, Reason), config
+    config, chosen_by = products.chosen(problem)
     (prediction,) = modelled.model(problem, config, offsets=list(accumulate(rows)))
     return {
         "config": str(config),
+        "chosen_by": chosen_by,
         **products.timed(prediction.time, 2 * sum(rows) * n * k),
         "launches": [products.launch_figures(grouped_gemm.kernel(problem, config), prediction)],
     }

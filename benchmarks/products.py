@@ -19,6 +19,9 @@ from flycc.costmodel import Interval, Prediction
 from flycc.costmodel.mfma import mfma
 from flycc.emulator import load
 from flycc.kernels.common.spec import KernelSpec
+from flycc.tuning.choice import looked_up
+from flycc.tuning.family import family_of
+from flycc.tuning.table import read, shipped_path
 
 #: Whose times are compared with ours, as columns: Triton compiled here and modelled, and what is published.
 PEERS = {
@@ -32,6 +35,19 @@ PEERS = {
 def tracked(shapes: Sequence[Any], what: str) -> Iterator[Any]:
     """The shapes one after another, with a bar on a terminal's standard error that says how many are done."""
     yield from track(shapes, what, console=Console(stderr=True), transient=True)
+
+
+def chosen(problem: Any) -> tuple[Any, str]:
+    """The configuration that flycc runs a problem with where nobody tuned it, and by what that was chosen."""
+    family = family_of(problem)
+    assert family is not None
+    shipped, key = read(shipped_path(family.name), family), family.key(problem)
+    assert key is not None, "tables serve single, aligned products"
+    config = looked_up(problem, family, key, (shipped,))
+    if config is None:
+        return family.choose(problem), "own"
+    nearest = shipped.nearest(key)
+    return config, "table" if nearest is not None and nearest.config == config else "closed form"
 
 
 def timed(time: Interval, flops: float) -> dict[str, Any]:
@@ -176,6 +192,8 @@ def show_summary(found: Mapping[str, Any], targets: Iterable[Mapping[str, Any]])
         console.print(
             f"over {peer}: geomean {of['geomean']:.2f}, least {of['least']:.2f} of {of['shapes']} shapes"
         )
+    if "triton" in found["speedup"]:
+        console.print("Triton's kernels, a sweep of tiles, neither share K nor order tiles by XCD.")
     if ratio := found["triton_modelled_over_published"]:
         console.print(
             f"Triton modelled over published: geomean {ratio['geomean']:.2f}, "

@@ -10,9 +10,13 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from flycc.benchmarks import grouped
+from flycc.benchmarks import grouped, products
 from flycc.cli.main import main
+from flycc.contracts import GroupedGemmProblem
 from flycc.emulator import load, run
+from flycc.tuning.choice import tuned_config
+from flycc.tuning.family import FAMILIES
+from flycc.tuning.table import read, shipped_path
 
 #: Two tiles of rows and an empty group.
 SHAPE = ((0, 70, 33), 256, 512)
@@ -35,6 +39,17 @@ def test_figures_hang_together(tmp_path: Path, monkeypatch, capsys) -> None:
         assert row["speedup"] == {"triton": pytest.approx(ratio)}
         assert figures["targets"][0]["met"] == (ratio >= 1.3)
     assert figures["targets"][1]["met"] is None
+
+
+def test_configurations_are_those_of_run_time() -> None:
+    family = FAMILIES["grouped_gemm"]
+    tuned = [family.problem(family.fields(key)) for key in read(shipped_path(family.name), family).entries]
+    published = [GroupedGemmProblem("bf16", "m", len(rows), sum(rows), n, k) for rows, n, k in grouped.SHAPES]
+    assert tuned
+    for problem in (*published, *tuned):
+        config, way = products.chosen(problem)
+        assert config == (tuned_config(problem) or family.choose(problem))
+        assert way == "table" or problem not in tuned
 
 
 def test_all_published_shapes_are_there() -> None:
