@@ -19,37 +19,39 @@ def emulated_device() -> Device:
     return EmulatedDevice()
 
 
+#: Each GPU of this process by PyTorch's name with its index, or why it is none of ours, found out once.
+GPUS: dict[torch.device, Device | Reason] = {}
+
+
 def device_for(device: torch.device) -> Device:
     """The device that runs kernels on tensors of a PyTorch device. Raises `FlyccError` where there is none."""
-    if device.type == "cpu":
-        return emulated_device()
-    if device.type != "cuda":
-        raise FlyccError(
-            Reason(
-                "device.type",
-                f"tensors on {device}: flycc launches on CPU tensors (emulated) and on ROCm GPUs",
-            )
-        )
-    if torch.version.hip is None:
-        raise FlyccError(
-            Reason(
-                "device.type",
-                f"tensors on {device}: this PyTorch is not built for ROCm, so that is no AMD GPU",
-            )
-        )
-    found = _hip_device(torch.cuda.current_device() if device.index is None else device.index)
+    found = GPUS.get(device)
+    if found is None:
+        found = _find(device)
     if isinstance(found, Reason):
         raise FlyccError(found)
     return found
 
 
-@functools.cache
-def _hip_device(index: int) -> Device | Reason:
-    """One device for each GPU of this process, or why it is none, found out once."""
+def _find(device: torch.device) -> Device | Reason:
+    if device.type == "cpu":
+        return emulated_device()
+    if device.type != "cuda":
+        return Reason(
+            "device.type",
+            f"tensors on {device}: flycc launches on CPU tensors (emulated) and on ROCm GPUs",
+        )
+    if torch.version.hip is None:
+        return Reason(
+            "device.type",
+            f"tensors on {device}: this PyTorch is not built for ROCm, so that is no AMD GPU",
+        )
+    if device.index is None:
+        return device_for(torch.device("cuda", torch.cuda.current_device()))
     try:
-        return HipDevice(index)
+        return GPUS.setdefault(device, HipDevice(device.index))
     except FlyccError as error:
-        return error.reason
+        return GPUS.setdefault(device, error.reason)
 
 
 def common_device(**tensors: Tensor | None) -> torch.device:

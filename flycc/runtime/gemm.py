@@ -15,9 +15,10 @@ from torch import Tensor
 from flycc.contracts import FlyccError, GemmProblem, Reason
 from flycc.contracts.gemm import Activation
 from flycc.kernels import gemm as family
-from flycc.runtime import choice, plans, refusals, workspace
+from flycc.runtime import choice, launching, plans, refusals, workspace
 from flycc.runtime.device import Device
 from flycc.runtime.devices import common_device, device_for
+from flycc.runtime.launching import Launched
 from flycc.runtime.library import LIBRARY
 from flycc.runtime.loading import Loaded, load
 from flycc.runtime.operands import GemmOperands
@@ -26,8 +27,6 @@ _ARGUMENTS = (
     "Tensor a, Tensor b, Tensor? bias=None, *, bool trans_a=False, bool trans_b=False, Tensor? b2=None, "
     'Tensor? residual=None, float scale=1.0, str activation="none", ScalarType? out_dtype=None'
 )
-#: Arguments of the kernel that are pointers to a call's tensors, in the kernel's order.
-POINTERS = ("a", "b", "b2", "bias", "out", "residual", "pre")
 _MAX_SCALE = torch.finfo(torch.float32).max
 _PLANS = plans.Plans()
 LIBRARY.define(f"gemm({_ARGUMENTS}) -> Tensor")
@@ -72,11 +71,8 @@ def prepare(
     return config, load(family.kernel(problem, config), device)
 
 
-def launch(operands: GemmOperands, device: Device) -> plans.Repeat | None:
-    """Compute `operands.out`. Raises `FlyccError` before anything ran, or `DeviceError` from the launch.
-
-    Returns how to do so again with other pointers, unless the device cannot.
-    """
+def launch(operands: GemmOperands, device: Device) -> Launched:
+    """Compute `operands.out`. Raises `FlyccError` before anything ran, or `DeviceError` from the launch."""
     if math.isfinite(operands.scale) and abs(operands.scale) > _MAX_SCALE:
         sentence = f"scale is {operands.scale}; kernels take it in float32, at most {_MAX_SCALE:.9g}"
         raise FlyccError(Reason("gemm.scale", sentence))
@@ -85,23 +81,18 @@ def launch(operands: GemmOperands, device: Device) -> plans.Repeat | None:
     # Those between matrices are only ever multiplied in 64 bits.
     within = {name: stride for name, stride in strides.items() if "batch" not in name}
     config, loaded = prepare(problem, device, within)
-    geometry = family.launch(problem, config)
-    inputs, outputs = operands.inputs(), operands.outputs()
-    numbers = {"scale": operands.scale, **operands.sizes()}
-    needs = (0, 0)
+    outputs = operands.outputs()
+    numbers = {**family.ABSENT, **strides, "scale": operands.scale, **operands.sizes()}
     with ExitStack() as stack:
         if config.split:
             shares = family.shares(problem, config)
             place = operands.out.device
-            needs = (max(1, shares.sums), shares.counters)
-            outputs["partial"] = workspace.sums(needs[0], place)
+            outputs["partial"] = workspace.sums(max(1, shares.sums), place)
             outputs["arrived"] = stack.enter_context(workspace.counters(shares.counters, device, place))
             numbers |= {"parts": shares.parts, "part_k": shares.part_k, "whole": shares.whole}
-        addresses = stack.enter_context(device.mapped([*inputs.values()], [*outputs.values()]))
-        pointers = dict(zip((*inputs, *outputs), addresses, strict=True))
-        kernarg = loaded.spec.kernarg.pack({**family.ABSENT, **pointers, **strides, **numbers})
-        device.launch(loaded.handle, geometry.grid, geometry.block, kernarg)
-    return plans.repeat(device, loaded, geometry, kernarg, POINTERS, *needs)
+        return launching.launch(
+            device, loaded, family.launch(problem, config), operands.inputs(), outputs, numbers
+        )
 
 
 def gemm(
@@ -136,7 +127,7 @@ def gemm_with_preactivation(
     **tail: Any,
 ) -> tuple[Tensor, Tensor]:
     """As `gemm`, and the argument of the activation, rounded as the result is; not of a gated product."""
-    out, preactivation = _gemm(a, b, bias, trans_a, trans_b, tail, preactivation=True)
+    out, preactivation, *_ = _gemm(a, b, bias, trans_a, trans_b, tail, preactivation=True)
     return out, preactivation
 
 
@@ -150,31 +141,19 @@ def _gemm(
     *,
     preactivation: bool,
 ) -> list[Tensor]:
-    """The result and, if wanted, the argument of the activation. `tail` are the fields of a `Tail` that are given."""
-    tensors = (a, b, tail.get("b2"), bias, tail.get("residual"))
-    # As text, -0.0 is not 0.0.
-    others = (str(tail.get("scale")), tail.get("activation"), tail.get("out_dtype"))
-    key = plan = None
-    try:
-        device = device_for(a.device)
-        key, addresses = plans.key(device, tensors, (trans_a, trans_b, preactivation, *others))
-        plan = _PLANS.find(key)
-    except Exception:  # what it was will be said by the analysis
-        pass
-    new = None if plan is None else plan.empty(a.device)
-    if plan is None or new is None:
-        return _first(a, b, bias, trans_a, trans_b, Tail(**tail), preactivation, key)
-    results, (out, *pre) = new
-    try:
-        *factors_and_bias, residual = addresses
-        plan.repeat(device, a.device, *factors_and_bias, out, residual, *(pre or (0,)))  # as in POINTERS
-        return results
-    except Exception as error:
-        refusals.refuse("gemm", error)
-    return _pytorch(*_factors(a, b, tail.get("b2"), trans_a, trans_b), bias, Tail(**tail), results)
+    """The result, the argument of the activation, if wanted, and what else. `tail` are fields of a `Tail`."""
+    tensors: tuple[Tensor | None, ...] = (a, b, bias)
+    arguments: plans.Key = (trans_a, trans_b, preactivation)
+    if tail:
+        tensors += tail.get("b2"), tail.get("residual")
+        # As text: zeros that differ in their signs are equal.
+        arguments += str(tail.get("scale", 1.0)), tail.get("activation"), tail.get("out_dtype")
+    return _PLANS.repeat(tensors, arguments) or _analysed(
+        a, b, bias, trans_a, trans_b, Tail(**tail), preactivation, tensors, arguments
+    )
 
 
-def _first(
+def _analysed(
     a: Tensor,
     b: Tensor,
     bias: Tensor | None,
@@ -182,16 +161,18 @@ def _first(
     trans_b: bool,
     tail: Tail,
     preactivation: bool,
-    key: plans.Key | None,
+    tensors: tuple[Tensor | None, ...],
+    arguments: plans.Key,
 ) -> list[Tensor]:
-    """A call whose operands have to be looked at. What is found is kept for those that `key` describes."""
+    """A call whose operands have to be looked at; it will be repeated for `tensors` and `arguments` like these."""
     results = _results(a, b, bias, trans_a, trans_b, tail, preactivation)
     if not results[0].numel():
         return results
     left, right, right2 = _factors(a, b, tail.b2, trans_a, trans_b)
     if left.shape[-1]:  # else an empty sum; there is nothing to launch
+        given = dict(zip(("a", "b", "bias", "b2", "residual"), tensors, strict=False))
         try:
-            device = device_for(common_device(a=a, b=b, bias=bias, b2=tail.b2, residual=tail.residual))
+            device = device_for(common_device(**given))
             operands = GemmOperands.of(
                 left,
                 right,
@@ -203,17 +184,7 @@ def _first(
                 scale=tail.scale,
                 activation=tail.activation,
             )
-            again = launch(operands, device)
-            copied = any(
-                tensor.data_ptr() != given.data_ptr()
-                for tensor, given in zip(
-                    operands.inputs().values(),
-                    (given for given in (a, b, bias, tail.b2, tail.residual) if given is not None),
-                    strict=True,
-                )
-            )
-            if key is not None and not copied:
-                _PLANS.keep(key, results, again)
+            _PLANS.keep(given, arguments, results, [launch(operands, device)])
             return results
         except Exception as error:  # a model never breaks because of us: see refusals.refuse
             refusals.refuse("gemm", error)

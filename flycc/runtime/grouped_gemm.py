@@ -13,14 +13,16 @@ from torch import Tensor
 from flycc.contracts import FlyccError, GroupedGemmProblem, Reason
 from flycc.contracts.grouped_gemm import Ragged
 from flycc.kernels import grouped_gemm as family
-from flycc.runtime import choice, gemm, refusals, workspace
+from flycc.runtime import choice, gemm, launching, plans, refusals, workspace
 from flycc.runtime.device import Device
 from flycc.runtime.devices import common_device, device_for
+from flycc.runtime.launching import Launched
 from flycc.runtime.library import LIBRARY
 from flycc.runtime.loading import Loaded, load
 from flycc.runtime.operands import GemmOperands, Matrix
 
 _DTYPES = {torch.bfloat16: "bf16", torch.float16: "f16"}
+_PLANS = plans.Plans()
 
 LIBRARY.define(
     "grouped_gemm(Tensor a, Tensor b, Tensor? offsets=None, Tensor? bias=None, *, bool trans_a=False, "
@@ -135,7 +137,7 @@ def prepare(
     return config, load(family.kernel(problem, config), device)
 
 
-def launch(operands: GroupedOperands, device: Device) -> None:
+def launch(operands: GroupedOperands, device: Device) -> Launched:
     """Compute `operands.out`. Raises `FlyccError` before anything ran, or `DeviceError` from the launch."""
     problem = operands.problem()
     strides = operands.strides()
@@ -144,19 +146,14 @@ def launch(operands: GroupedOperands, device: Device) -> None:
     bias = {} if operands.bias is None else {"bias": operands.bias}
     inputs = {"a": operands.a.tensor, "b": operands.b.tensor, "offsets": operands.offsets, **bias}
     outputs = {"out": operands.out.tensor}
+    numbers = strides | operands.steps() | operands.sizes() | {"workgroups": geometry.grid[0]}
     with ExitStack() as stack:
         if config.tile.split:
             place, workgroups = operands.out.tensor.device, geometry.grid[0]
             counters = workspace.counters(config.counters(workgroups), device, place)
             outputs["partial"] = workspace.sums(config.sums(workgroups), place)
             outputs["arrived"] = stack.enter_context(counters)
-        addresses = stack.enter_context(device.mapped([*inputs.values()], [*outputs.values()]))
-        found = dict(zip((*inputs, *outputs), addresses, strict=True))
-        pointers = {"bias": 0, "partial": 0, "arrived": 0} | found
-        numbers = strides | operands.steps() | operands.sizes() | {"workgroups": geometry.grid[0]}
-        device.launch(
-            loaded.handle, geometry.grid, geometry.block, loaded.spec.kernarg.pack(pointers | numbers)
-        )
+        return launching.launch(device, loaded, geometry, inputs, outputs, numbers)
 
 
 def grouped_gemm(
@@ -180,6 +177,8 @@ def grouped_gemm(
     Returns a contiguous [M, N], or [G, M, N] where both or neither operand has groups, of the dtype of `a`. As in
     PyTorch, what belongs to no group is not written.
     """
+    if made := _PLANS.repeat((a, b, offsets, bias), (trans_a, trans_b)):
+        return made[0]
     out = grouped_gemm_fake(a, b, offsets, bias, trans_a=trans_a, trans_b=trans_b)
     left = a.transpose(-1, -2) if trans_a else a
     right = b.transpose(-1, -2) if trans_b else b
@@ -189,11 +188,14 @@ def grouped_gemm(
         # Empty sums; there is nothing to launch.
         return _with_bias(out.zero_(), offsets, bias)
     try:
-        device = device_for(common_device(a=a, b=b, offsets=offsets, bias=bias))
+        given = {"a": a, "b": b, "offsets": offsets, "bias": bias}
+        device = device_for(common_device(**given))
         if offsets is None:
-            gemm.launch(GemmOperands.of(left, right, None if bias is None else bias[:, None], out), device)
+            rows = None if bias is None else bias[:, None]
+            launched = gemm.launch(GemmOperands.of(left, right, rows, out), device)
         else:
-            launch(GroupedOperands.of(left, right, offsets, bias, out), device)
+            launched = launch(GroupedOperands.of(left, right, offsets, bias, out), device)
+        _PLANS.keep(given, (trans_a, trans_b), [out], [launched])
     except Exception as error:  # a model never breaks because of us: see refusals.refuse
         refusals.refuse("grouped-gemm", error)
         # Where PyTorch is not built for ROCm its rows may be padded.

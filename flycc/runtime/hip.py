@@ -62,17 +62,25 @@ class _Current:
             self._hip.call("device.current", f"GPU {index}", "hipSetDevice", index)
 
 
-class _Arguments:
-    """What one call of a ready launch hands to HIP: memory of its own, filled and linked but for the pointers."""
+class _Call:
+    """One call of hipModuleLaunchKernel: `arguments`, ready for ctypes and linked to memory of their own, of which
+    `stream` and what is in `kernarg` may be changed between calls."""
 
-    __slots__ = ("current", "current_address", "extra", "extra_address", "kernarg", "size")
+    __slots__ = ("_extra", "_size", "arguments", "current", "current_address", "kernarg", "stream")
 
-    def __init__(self, kernarg: bytes) -> None:
+    def __init__(self, kernel: HipKernel, grid: Extent, block: Extent, kernarg: bytes) -> None:
         self.kernarg = ctypes.create_string_buffer(kernarg, len(kernarg))
-        self.size = ctypes.c_size_t(len(kernarg))
-        addresses = (ctypes.addressof(self.kernarg), ctypes.addressof(self.size))
-        self.extra = (ctypes.c_size_t * 5)(_BUFFER_POINTER, addresses[0], _BUFFER_SIZE, addresses[1], _END)
-        self.extra_address = ctypes.byref(self.extra)
+        self._size = ctypes.c_size_t(len(kernarg))
+        addresses = (ctypes.addressof(self.kernarg), ctypes.addressof(self._size))
+        self._extra = (ctypes.c_size_t * 5)(_BUFFER_POINTER, addresses[0], _BUFFER_SIZE, addresses[1], _END)
+        self.stream = ctypes.c_void_p()
+        self.arguments = (
+            ctypes.c_void_p(kernel.function),
+            *map(ctypes.c_uint, (*grid, *block, 0)),
+            self.stream,
+            ctypes.c_void_p(),
+            ctypes.byref(self._extra),
+        )
         self.current = ctypes.c_int()
         self.current_address = ctypes.byref(self.current)
 
@@ -80,7 +88,7 @@ class _Arguments:
 class _Ready:
     """A launch on a GPU with everything in place but some of the arguments, which are pointers."""
 
-    __slots__ = ("_device", "_free", "_geometry", "_kernarg", "_kernel", "_runs")
+    __slots__ = ("_device", "_free", "_launch", "_runs")
 
     def __init__(
         self,
@@ -91,25 +99,26 @@ class _Ready:
         kernarg: bytes,
         pointers: Sequence[int],
     ) -> None:
-        self._device, self._kernel, self._geometry, self._kernarg = device, kernel, (grid, block), kernarg
+        self._device, self._launch = device, (kernel, grid, block, kernarg)
         firsts = [i for i, offset in enumerate(pointers) if not i or offset != pointers[i - 1] + 8]
         #: Pointers next to each other: how to write them, where to, and which they are.
         self._runs = [
             (struct.Struct(f"<{end - first}Q").pack_into, pointers[first], slice(first, end))
             for first, end in pairwise((*firsts, len(pointers)))
         ]
-        #: Arguments that no call is using: a list, whose pop and append no other thread can get between.
-        self._free: list[_Arguments] = []
+        #: Those that are not under way: a list, whose pop and append no other thread can get between.
+        self._free: list[_Call] = []
 
     def __call__(self, *pointers: int) -> None:
         try:
-            arguments = self._free.pop()
+            call = self._free.pop()
         except IndexError:
-            arguments = _Arguments(self._kernarg)
+            call = _Call(*self._launch)
         for pack, offset, which in self._runs:
-            pack(arguments.kernarg, offset, *pointers[which])
-        self._device.launch_with(self._kernel, *self._geometry, arguments)
-        self._free.append(arguments)  # HIP has copied them
+            pack(call.kernarg, offset, *pointers[which])
+        if error := self._device.call(call):
+            raise self._device.failed(error, *self._launch[:3])
+        self._free.append(call)  # HIP has copied the arguments
 
 
 class HipDevice:
@@ -127,7 +136,8 @@ class HipDevice:
 
     def __init__(self, index: int, stream: Callable[[], int] | None = None) -> None:
         self.index = index
-        self._stream = stream or (lambda: torch.cuda.current_stream(index).cuda_stream)
+        # As PyTorch's own compiled code asks for it; `torch.cuda.current_stream` makes an object first.
+        self._stream = stream or (lambda: torch._C._cuda_getCurrentRawStream(index))
         self._library: HipLibrary = library()
         self._raw = self._library.raw
         count = self._library.device_count()
@@ -192,24 +202,23 @@ class HipDevice:
         return HipKernel(_value(function), symbol)
 
     def launch(self, kernel: HipKernel, grid: Extent, block: Extent, kernarg: bytes) -> None:
-        self.launch_with(kernel, grid, block, _Arguments(kernarg))
+        if error := self.call(_Call(kernel, grid, block, kernarg)):
+            raise self.failed(error, kernel, grid, block)
 
-    def launch_with(self, kernel: HipKernel, grid: Extent, block: Extent, arguments: _Arguments) -> None:
-        """`launch`, with the arguments where HIP finds them."""
+    def call(self, call: _Call) -> int:
+        """Launch on the stream that is current now. Returns the hipError_t."""
         raw = self._raw
+        call.stream.value = self._stream()
         # The same GPU as ever, nearly always: then there is nothing to make current, and nothing to restore.
-        if not raw.hipGetDevice(arguments.current_address) and arguments.current.value == self.index:
-            error = raw.hipModuleLaunchKernel(
-                kernel.function, *grid, *block, 0, self._stream(), None, arguments.extra_address
-            )
-        else:
-            with self._current():
-                error = raw.hipModuleLaunchKernel(
-                    kernel.function, *grid, *block, 0, self._stream(), None, arguments.extra_address
-                )
-        if error:
-            what = f"launching {kernel.symbol} with grid {grid}, block {block}, or an earlier kernel"
-            raise self._library.error("device.launch", what, "hipModuleLaunchKernel", error)
+        if not raw.hipGetDevice(call.current_address) and call.current.value == self.index:
+            return raw.hipModuleLaunchKernel(*call.arguments)
+        with self._current():
+            return raw.hipModuleLaunchKernel(*call.arguments)
+
+    def failed(self, error: int, kernel: HipKernel, grid: Extent, block: Extent) -> HipError:
+        """What to raise for a launch that returned the hipError_t `error`."""
+        what = f"launching {kernel.symbol} with grid {grid}, block {block}, or an earlier kernel"
+        return self._library.error("device.launch", what, "hipModuleLaunchKernel", error)
 
     def ready(
         self, kernel: HipKernel, grid: Extent, block: Extent, kernarg: bytes, pointers: Sequence[int]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,9 +13,10 @@ from torch import Tensor
 from flycc.contracts import FlyccError, Reason, RmsNormBackwardProblem, RmsNormProblem
 from flycc.contracts.rms_norm import MAX_EPS
 from flycc.kernels import rms_norm as family
-from flycc.runtime import choice, refusals
+from flycc.runtime import choice, launching, plans, refusals
 from flycc.runtime.device import Device
 from flycc.runtime.devices import common_device, device_for
+from flycc.runtime.launching import Launched
 from flycc.runtime.library import LIBRARY
 from flycc.runtime.loading import Loaded, load
 
@@ -29,6 +31,7 @@ LIBRARY.define(
 )
 
 
+_PLANS, _BACKWARD_PLANS = plans.Plans(), plans.Plans()
 _NAMES = {torch.bfloat16: "bf16", torch.float16: "f16", torch.float32: "f32"}
 
 
@@ -94,7 +97,7 @@ def launch(
     *,
     weight_offset: bool,
     cast_before_weight: bool,
-) -> None:
+) -> Launched:
     """Compute `results` = (y, new_residual, rstd), of which an empty one is not wanted.
 
     Raises `FlyccError` before anything ran, or `DeviceError` from the launch.
@@ -141,13 +144,7 @@ def launch(
         "whole": family.whole_columns(columns, problem.dtype),
         "eps": eps,
     }
-    geometry = family.launch(problem, config)
-    with device.mapped(list(inputs.values()), list(outputs.values())) as addresses:
-        pointers = dict.fromkeys(("residual", "weight", "new_residual", "rstd"), 0)
-        pointers |= dict(zip((*inputs, *outputs), addresses, strict=True))
-        device.launch(
-            loaded.handle, geometry.grid, geometry.block, loaded.spec.kernarg.pack(pointers | numbers)
-        )
+    return launching.launch(device, loaded, family.launch(problem, config), inputs, outputs, numbers)
 
 
 def launch_backward(
@@ -160,8 +157,8 @@ def launch_backward(
     *,
     weight_offset: bool,
     cast_before_weight: bool,
-) -> Tensor | None:
-    """Compute `dx`; returns float32 [n, N] whose sum over n is dweight, or None without a weight.
+) -> list[Launched]:
+    """Compute `dx` and, with a weight, `partial` of the last launch: float32 [n, N] whose sum over n is dweight.
 
     Raises `FlyccError` before anything ran, or `DeviceError` from a launch.
     """
@@ -193,14 +190,17 @@ def launch_backward(
         "columns": columns,
         "whole": family.whole_columns(columns, problem.dtype),
     }
-    with device.mapped(list(inputs.values()), list(outputs.values())) as addresses:
-        pointers = {"weight": 0, "partial": 0, **dict(zip((*inputs, *outputs), addresses, strict=True))}
-        for step, loaded in steps:
-            values = pointers | numbers | {"groups": step.groups, "turns": step.turns}
-            device.launch(
-                loaded.handle, step.launch.grid, step.launch.block, loaded.spec.kernarg.pack(values)
-            )
-    return outputs.get("partial")
+    return [
+        launching.launch(
+            device,
+            loaded,
+            step.launch,
+            inputs,
+            outputs,
+            numbers | {"groups": step.groups, "turns": step.turns},
+        )
+        for step, loaded in steps
+    ]
 
 
 def _row(weight: Tensor) -> Tensor:
@@ -239,14 +239,19 @@ def rms_norm_fwd(
     Returns contiguous y [..., N]; x + residual [..., N], or an empty tensor without `residual`; and with
     `want_rstd` the float32 1 / root mean square [...], else an empty tensor.
     """
+    arguments = (eps, weight_offset, cast_before_weight, want_rstd, out_dtype)
+    if made := _PLANS.repeat((x, weight, residual), arguments):
+        return made[0], made[1], made[2]
     options = {"weight_offset": weight_offset, "cast_before_weight": cast_before_weight}
     wanted = {"want_rstd": want_rstd, "out_dtype": out_dtype}
     results = rms_norm_fwd_fake(x, weight, residual, eps, **options, **wanted)  # type: ignore[arg-type]
     if not x.numel():
         return _forward_in_pytorch(x, weight, residual, eps, **options, **wanted)  # type: ignore[arg-type]
     try:
-        device = device_for(common_device(x=x, weight=weight, residual=residual))
-        launch(x, weight, residual, eps, results, device, **options)
+        given = {"x": x, "weight": weight, "residual": residual}
+        device = device_for(common_device(**given))
+        launched = launch(x, weight, residual, eps, results, device, **options)
+        _PLANS.keep(given, arguments, results, [launched])
     except Exception as error:  # a model never breaks because of us: see refusals.refuse
         refusals.refuse("rms-norm", error)
         return _forward_in_pytorch(x, weight, residual, eps, **options, **wanted)  # type: ignore[arg-type]
@@ -274,12 +279,16 @@ def rms_norm_bwd(
     Returns contiguous dx [..., N] of the dtype of `x`, which is the gradient of the residual too, and dweight
     [N] of that of `weight`, or an empty tensor without one.
     """
-    dx, dweight = rms_norm_bwd_fake(grad, x, weight, rstd)
+    arguments = (weight_offset, cast_before_weight)
+    if made := _BACKWARD_PLANS.repeat((grad, x, weight, rstd), arguments):
+        return made[0], _summed(made[1:], x, weight)
+    dx, _ = rms_norm_bwd_fake(grad, x, weight, rstd)
     if not x.numel():
         return _backward_in_pytorch(grad, x, weight, rstd, weight_offset)
     try:
-        device = device_for(common_device(grad=grad, x=x, weight=weight, rstd=rstd))
-        partial = launch_backward(
+        given = {"grad": grad, "x": x, "weight": weight, "rstd": rstd}
+        device = device_for(common_device(**given))
+        launched = launch_backward(
             grad,
             x,
             weight,
@@ -289,12 +298,17 @@ def rms_norm_bwd(
             weight_offset=weight_offset,
             cast_before_weight=cast_before_weight,
         )
-        if partial is not None:
-            dweight.copy_(partial.sum(0))
+        _BACKWARD_PLANS.keep(given, arguments, [dx], launched)
+        partial = launched[-1].outputs.get("partial")
+        return dx, _summed([] if partial is None else [partial], x, weight)
     except Exception as error:  # a model never breaks because of us: see refusals.refuse
         refusals.refuse("rms-norm", error)
         return _backward_in_pytorch(grad, x, weight, rstd, weight_offset)
-    return dx, dweight
+
+
+def _summed(partial: Sequence[Tensor], x: Tensor, weight: Tensor | None) -> Tensor:
+    """The gradient of `weight` from the kernels' sums of it, or an empty tensor without one."""
+    return x.new_empty(0) if weight is None else partial[0].sum(0).to(weight.dtype)
 
 
 def _forward_in_pytorch(

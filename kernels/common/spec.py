@@ -24,6 +24,11 @@ class KernargLayout:
     def names(self) -> tuple[str, ...]:
         return tuple(name for name, _ in self.fields)
 
+    @property
+    def pointers(self) -> tuple[str, ...]:
+        """The names of those that are pointers."""
+        return tuple(name for name, kind in self.fields if kind == "ptr")
+
     def offset(self, name: str) -> int:
         """Where the argument lies, in bytes from the first."""
         end = 0

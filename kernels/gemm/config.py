@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
@@ -425,8 +425,11 @@ def _check_epilogue(problem: GemmProblem) -> Reason | None:
     return None
 
 
-def candidates(problem: GemmProblem) -> tuple[GemmConfig, ...]:
-    """Every shipped configuration that computes `problem`, the likeliest first: those that stage tiles come last."""
+def candidates(problem: GemmProblem) -> Iterator[GemmConfig]:
+    """Every shipped configuration that computes `problem`, the likeliest first: those that stage tiles come last.
+
+    They are checked as they are taken: most callers want the first.
+    """
     staged = (_LARGE, _SMALL) if _large(problem) else (_SMALL, _LARGE)
     order: tuple[GemmConfig, ...] = (*staged, *RINGS, *_DECODE)
     if known := _known(problem):
@@ -435,7 +438,7 @@ def candidates(problem: GemmProblem) -> tuple[GemmConfig, ...]:
             (divided(config, problem) for config in unstaged), key=lambda c: _cost(c, problem, *known)
         )
         order = (*best, *order)
-    return tuple(config for config in dict.fromkeys(order) if config.is_valid(problem) is None)
+    return (config for config in dict.fromkeys(order) if config.is_valid(problem) is None)
 
 
 def divided(config: GemmConfig, problem: GemmProblem) -> GemmConfig:
@@ -492,11 +495,9 @@ def _cost(config: GemmConfig, problem: GemmProblem, m: int, n: int, k: int, batc
 
 def choose(problem: GemmProblem) -> GemmConfig | Reason:
     """The configuration to run `problem` with, or why none does."""
-    found = candidates(problem)
-    return found[0] if found else _refusal(problem)
-
-
-def _refusal(problem: GemmProblem) -> Reason:
+    found = next(candidates(problem), None)
+    if found is not None:
+        return found
     reason = _SMALL.is_valid(problem)
     assert reason is not None, "candidates() offers this configuration for every problem"
     return reason

@@ -22,7 +22,7 @@ from flycc.codegen import CodeObjectCache, compile_kernel
 from flycc.contracts import GemmProblem
 from flycc.kernels import gemm
 problem = GemmProblem("bf16", 1, 64, 256, trans_b=True)
-spec = gemm.kernel(problem, gemm.candidates(problem)[0])
+spec = gemm.kernel(problem, gemm.choose(problem))
 compiled = compile_kernel(spec, cache=CodeObjectCache(Path(sys.argv[1])))
 print(hashlib.sha256(compiled.elf).hexdigest(), compiled.from_cache)
 print("flydsl" in sys.modules, "torch" in sys.modules)

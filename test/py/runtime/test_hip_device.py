@@ -5,8 +5,7 @@ from __future__ import annotations
 import ctypes
 import gc
 from collections import Counter
-from collections.abc import Callable, Iterator
-from types import SimpleNamespace
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -99,11 +98,11 @@ def test_work_goes_to_pytorchs_current_stream(
     asked = []
     streams = {index: new_stream(raw) for index in (0, 1)}
 
-    def current_stream(index: int) -> SimpleNamespace:
+    def current_stream(index: int) -> int:
         asked.append(index)
-        return SimpleNamespace(cuda_stream=streams[index])
+        return streams[index]
 
-    monkeypatch.setattr(torch.cuda, "current_stream", current_stream)
+    monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", current_stream, raising=False)
     device = HipDevice(1)
     given = operands(device)
     gemm.launch(given, device)
@@ -244,14 +243,12 @@ def test_a_fault_shows_at_the_next_synchronisation_and_stays(device: HipDevice) 
 
 
 @pytest.fixture
-def _rocm(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _rocm(monkeypatch: pytest.MonkeyPatch) -> None:
     """A PyTorch built for ROCm, as far as choosing a device goes."""
     monkeypatch.setattr(torch.version, "hip", "7.1")
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda index: SimpleNamespace(cuda_stream=0))
-    devices._hip_device.cache_clear()
-    yield
-    devices._hip_device.cache_clear()
+    monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda index: 0, raising=False)
+    monkeypatch.setattr(devices, "GPUS", {})
 
 
 @pytest.mark.usefixtures("_rocm")

@@ -1,25 +1,28 @@
 """Launches that are repeated without analysis: when they are, when not, and that results are right either way.
 
-Operands are small whole numbers, so that products are exact.
+Operands of products are small whole numbers, so that the products are exact.
 """
 
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 from conftest import on_device
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
 from flycc.contracts import GemmProblem
 from flycc.kernels import gemm as family
-from flycc.runtime import choice, gemm, plans, refusals
+from flycc.runtime import choice, devices, gemm, grouped_gemm, launching, plans, refusals, rms_norm, topk
 from flycc.runtime.emulated import EmulatedDevice
 from flycc.runtime.hip import HipDevice
+from flycc.runtime.launching import Launched
 
 
 def whole(*shape: int, dtype: torch.dtype = torch.bfloat16) -> Tensor:
@@ -27,28 +30,49 @@ def whole(*shape: int, dtype: torch.dtype = torch.bfloat16) -> Tensor:
     return torch.randint(-2, 3, shape).to(dtype)
 
 
+class _InMemoryOf(TorchFunctionMode):
+    """What PyTorch allocates is in memory of a device."""
+
+    def __init__(self, device: HipDevice) -> None:
+        super().__init__()
+        self.device = device
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is Tensor.sum:  # what PyTorch computes itself comes after what was launched
+            self.device.synchronize()
+        result = func(*args, **(kwargs or {}))
+        copies = (Tensor.contiguous, Tensor.clone, Tensor.reshape)
+        copied = func in copies and result.data_ptr() != args[0].data_ptr()
+        if (copied or func in (torch.empty, torch.zeros, Tensor.new_empty)) and result.numel():
+            return on_device(self.device, result)
+        return result
+
+
 @pytest.fixture
-def analysed(device: HipDevice, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[GemmProblem]]:
-    """The problems of calls that were analysed. Results are in the stand-in's memory, and a refusal is an error."""
-    problems: list[GemmProblem] = []
-    first, allocate = gemm.launch, gemm._results
+def launched(device: HipDevice, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Launched]]:
+    """The launches of calls that were analysed. CPU tensors are the device's, and a refusal is an error."""
+    found: list[Launched] = []
+    launch = launching.launch
 
-    def launch(operands, device):
-        problems.append(operands.problem())
-        return first(operands, device)
+    def remember(*arguments: Any) -> Launched:
+        found.append(launch(*arguments))
+        return found[-1]
 
-    def empty(shape, *, dtype, device=None) -> Tensor:
-        return on_device(gemm.device_for(None), torch.zeros(shape, dtype=dtype))
+    monkeypatch.setattr(launching, "launch", remember)
+    monkeypatch.setitem(devices.GPUS, torch.device("cpu"), device)
+    for module, name in _PLANS:
+        monkeypatch.setattr(module, name, plans.Plans())
+    with refusals.strict(), _InMemoryOf(device):
+        yield found
 
-    monkeypatch.setattr(gemm, "device_for", lambda _: device)
-    monkeypatch.setattr(gemm, "launch", launch)
-    monkeypatch.setattr(
-        gemm, "_results", lambda *given: [empty(x.shape, dtype=x.dtype) for x in allocate(*given)]
-    )
-    monkeypatch.setattr(plans, "torch", SimpleNamespace(empty=empty))
-    monkeypatch.setattr(gemm, "_PLANS", plans.Plans())
-    with refusals.strict():
-        yield problems
+
+_PLANS = (
+    (gemm, "_PLANS"),
+    (grouped_gemm, "_PLANS"),
+    (rms_norm, "_PLANS"),
+    (rms_norm, "_BACKWARD_PLANS"),
+    (topk, "_PLANS"),
+)
 
 
 def check(device: HipDevice, a: Tensor, b: Tensor, bias: Tensor | None = None, scale: float = 1.0) -> None:
@@ -59,10 +83,10 @@ def check(device: HipDevice, a: Tensor, b: Tensor, bias: Tensor | None = None, s
     assert torch.equal(found.float(), wanted)
 
 
-def test_a_call_like_an_earlier_one_is_repeated(device: HipDevice, analysed: list[GemmProblem]) -> None:
+def test_a_call_like_an_earlier_one_is_repeated(device: HipDevice, launched: list[Launched]) -> None:
     for _ in range(3):  # other numbers at other addresses
         check(device, *(on_device(device, whole(size, 32)) for size in (48, 40)))
-    assert len(analysed) == 1
+    assert len(launched) == 1
     assert len(gemm._PLANS) == 1
 
 
@@ -94,24 +118,25 @@ def _with_scale(device: HipDevice) -> tuple:
     "other", [_other_dtype, _other_stride, _other_alignment, _other_size, _with_bias, _with_scale]
 )
 def test_a_call_that_differs_is_analysed(
-    device: HipDevice, analysed: list[GemmProblem], other: Callable[[HipDevice], tuple]
+    device: HipDevice, launched: list[Launched], other: Callable[[HipDevice], tuple]
 ) -> None:
     same = [on_device(device, whole(size, 32)) for size in (48, 40)]
     for arguments in (same, other(device), same, other(device)):
         check(device, *arguments)
-    assert len(analysed) == len(gemm._PLANS) == 2
+    assert len(launched) == len(gemm._PLANS) == 2
 
 
-def test_zeros_of_either_sign_are_different_scales(device: HipDevice) -> None:
+def test_zeros_of_either_sign_are_different_scales(device: HipDevice, launched: list[Launched]) -> None:
     a, b = (on_device(device, torch.ones(size, 32).bfloat16()) for size in (48, 40))
     for scale in (0.0, -0.0, 0.0, -0.0):
         out = gemm.gemm(a, b, trans_b=True, scale=scale)
         device.synchronize()
         assert not out.any()
         assert out.signbit().all() == (math.copysign(1, scale) < 0)
+    assert len(launched) == 2
 
 
-def test_another_choice_of_configurations_is_analysed(device: HipDevice, analysed: list[GemmProblem]) -> None:
+def test_another_choice_of_configurations_is_analysed(device: HipDevice, launched: list[Launched]) -> None:
     operands = [on_device(device, whole(size, 32)) for size in (48, 40)]
     asked = []
 
@@ -131,70 +156,181 @@ def test_another_choice_of_configurations_is_analysed(device: HipDevice, analyse
     finally:
         choice.remove(provider)
     check(device, *operands)
-    assert (len(asked), len(analysed)) == (2, 4)
+    assert (len(asked), len(launched)) == (2, 4)
 
 
-def test_an_operand_that_is_copied_is_copied_each_time(
-    device: HipDevice, analysed: list[GemmProblem], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_operand_that_is_copied_is_copied_each_time(device: HipDevice, launched: list[Launched]) -> None:
     """A copy has an address that nobody knows beforehand. Neither dimension of `a` has neighbours in memory."""
-    monkeypatch.setattr(
-        torch.Tensor,
-        "contiguous",
-        lambda x: (
-            x if x.is_contiguous() else on_device(device, x.clone(memory_format=torch.contiguous_format))
-        ),
-    )
     for _ in range(2):
         a = on_device(device, whole(48, 64))[:, ::2]
         check(device, a, on_device(device, whole(40, 32)))
-    assert len(analysed) == 2
+    assert len(launched) == 2
     assert len(gemm._PLANS) == 0
 
 
+def test_a_tensor_that_changes_in_place_is_another(device: HipDevice, launched: list[Launched]) -> None:
+    a, b = (on_device(device, whole(32, 32)) for _ in range(2))
+    room = on_device(device, whole(32 * 32 + 1))
+    for count, change in enumerate((lambda: None, a.t_, lambda: a.set_(room[1:].view(32, 32))), 1):
+        change()
+        for _ in range(2):
+            check(device, a, b)
+        assert len(launched) == len(gemm._PLANS) == count
+
+
 def test_a_result_of_less_alignment_is_analysed(
-    device: HipDevice, analysed: list[GemmProblem], monkeypatch: pytest.MonkeyPatch
+    device: HipDevice, launched: list[Launched], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     operands = [on_device(device, whole(size, 32)) for size in (48, 40)]
     check(device, *operands)
-    odd = lambda shape, *, dtype, device: torch.zeros(2 * 48 * 40, dtype=dtype)[1:]  # noqa: E731
-    monkeypatch.setattr(plans, "torch", SimpleNamespace(empty=odd))
+    odd = lambda *shape, dtype, device: torch.zeros(2 * 48 * 40, dtype=dtype)[1:]  # noqa: E731
+    monkeypatch.setattr(torch, "empty", odd)
     check(device, *operands)
-    assert len(analysed) == 2
+    assert len(launched) == 2
 
 
-def test_plans_are_bounded_and_those_in_use_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shares_of_k_are_added_up(device: HipDevice, launched: list[Launched]) -> None:
+    """Room for the sums is made for each call; counters are the stream's."""
+    for _ in range(3):
+        # Five products at most are not 0, so that their sum is exact.
+        a, b = torch.zeros(40, 520), whole(72, 520)
+        a[:, ::128] = whole(40, 5)
+        check(device, on_device(device, a.bfloat16()), on_device(device, b))
+    [one] = launched
+    assert {"partial", "arrived"} <= one.outputs.keys()
+    assert len(gemm._PLANS) == 1
+
+
+def randn(*shape: int) -> Tensor:
+    return torch.randn(shape).bfloat16()
+
+
+def _offsets(*ends: int) -> Tensor:
+    return torch.tensor(ends, dtype=torch.int32)
+
+
+_CALLS: dict[str, tuple[Callable[..., Any], Callable[[], tuple[list[Tensor | None], dict[str, Any]]]]] = {
+    "residual": (
+        gemm.gemm,
+        lambda: (
+            [randn(20, 24), randn(24, 32), randn(32)],
+            {"residual": randn(20, 32), "activation": "silu"},
+        ),
+    ),
+    "pre-activation": (
+        gemm.gemm_with_preactivation,
+        lambda: ([randn(20, 24), randn(32, 24)], {"trans_b": True, "activation": "relu"}),
+    ),
+    "gated": (
+        gemm.gemm,
+        lambda: ([randn(20, 24), randn(24, 32)], {"b2": randn(24, 32), "activation": "silu"}),
+    ),
+    "groups": (
+        grouped_gemm.grouped_gemm,
+        lambda: ([randn(20, 24), randn(3, 24, 16), _offsets(5, 5, 20), randn(3, 16)], {}),
+    ),
+    "batch": (
+        grouped_gemm.grouped_gemm,
+        lambda: ([randn(3, 20, 24), randn(3, 16, 24), None, randn(3, 16)], {"trans_b": True}),
+    ),
+    "norm": (rms_norm.rms_norm_fwd, lambda: ([randn(5, 48), randn(48), None], {"eps": 1e-5})),
+    "norm of a sum": (
+        rms_norm.rms_norm_fwd,
+        lambda: ([randn(5, 48), None, randn(5, 48)], {"eps": 1e-5, "want_rstd": True}),
+    ),
+    "gradient": (
+        rms_norm.rms_norm_bwd,
+        lambda: ([randn(5, 48), randn(5, 48), randn(48), torch.rand(5) + 1], {}),
+    ),
+    "gradient in steps": (
+        rms_norm.rms_norm_bwd,
+        lambda: ([randn(2, 40000), randn(2, 40000), randn(40000), torch.rand(2) + 1], {}),
+    ),
+    "gradient without weight": (
+        rms_norm.rms_norm_bwd,
+        lambda: ([randn(5, 48), randn(5, 48), None, torch.rand(5) + 1], {}),
+    ),
+    "topk": (topk.topk, lambda: ([randn(4, 100)], {"k": 5})),
+    "topk in steps": (topk.topk, lambda: ([randn(1, 40000)], {"k": 3, "sorted": False})),
+}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(x, marks=pytest.mark.nightly) if x == "gradient in steps" else x for x in _CALLS],
+)
+def test_repeated_calls_have_the_bits_of_the_emulated_device(
+    name: str, device: HipDevice, launched: list[Launched]
+) -> None:
+    op, make = _CALLS[name]
+    for _ in range(2):
+        given, options = make()
+        placed = [None if x is None else on_device(device, x) for x in given]
+        options_placed = {
+            key: on_device(device, x) if isinstance(x, Tensor) else x for key, x in options.items()
+        }
+        found = op(*placed, **options_placed)
+        once = len(launched)
+        device.synchronize()
+        found = found if isinstance(found, tuple) else (found,)
+        with torch._C.DisableTorchFunction(), pytest.MonkeyPatch.context() as patch:
+            patch.delitem(devices.GPUS, torch.device("cpu"))
+            wanted = op(*given, **options)
+        launched[once:] = []
+        wanted = wanted if isinstance(wanted, tuple) else (wanted,)
+        for x, y in zip(found, wanted, strict=True):
+            assert (x.shape, x.dtype, x.stride()) == (y.shape, y.dtype, y.stride())
+            assert torch.equal(x, y)
+    assert len(launched) == once
+    assert (once > 1) == ("in steps" in name)
+
+
+def test_plans_are_bounded_and_those_in_use_stay(
+    device: HipDevice, launched: list[Launched], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a, b = (on_device(device, whole(32, 32)) for _ in range(2))
+    given, out = {"a": a, "b": b}, gemm.gemm(a, b)
     monkeypatch.setattr(plans, "KEPT", 8)
-    kept, repeat = plans.Plans(), plans.Repeat(lambda *_: None)
-    kept.keep(("used",), [torch.zeros(1)], repeat)
+    kept = plans.Plans()
+    kept.keep(given, ("used",), [out], launched)
     for number in range(100):
-        kept.keep((number,), [torch.zeros(1)], repeat)
-        assert kept.find(("used",)) is not None
-        assert kept.find((number,)) is not None
+        kept.keep(given, (number,), [out], launched)
+        assert kept.find((a, b), ("used",))[0] is not None
+        assert kept.find((a, b), (number,))[0] is not None
         assert len(kept) <= 8
-    assert kept.find((1,)) is None
+    assert kept.find((a, b), (1,))[0] is None
 
 
-def test_threads_do_not_see_each_others_arguments(device: HipDevice, analysed: list[GemmProblem]) -> None:
+def test_a_forked_process_has_the_plans(device: HipDevice, launched: list[Launched]) -> None:
+    """The stand-in's GPU is memory of the process, so each has its own; with real ones nobody may fork."""
+    a, b = (on_device(device, whole(32, 32)) for _ in range(2))
+    check(device, a, b)
+    wanted = a.float() @ a.float().mT
+    child = os.fork()
+    if not child:
+        found = gemm.gemm(a, a, None, trans_b=True, scale=1.0)
+        device.synchronize()
+        os._exit(int(len(launched) == 1 and bool((found.float() == wanted).all())))
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1
+    check(device, b, a)
+    assert len(launched) == 1
+
+
+def test_threads_do_not_see_each_others_arguments(device: HipDevice, launched: list[Launched]) -> None:
     pairs = [[on_device(device, whole(size, 32)) for size in (48, 40)] for _ in range(4)]
     check(device, *pairs[0])
+
+    def call(pair: list[Tensor]) -> Tensor:
+        with _InMemoryOf(device):
+            return gemm.gemm(*pair, trans_b=True, scale=1.0)
+
     with ThreadPoolExecutor(4) as pool:
-        found = list(pool.map(lambda pair: gemm.gemm(*pair, trans_b=True, scale=1.0), pairs * 4))
+        found = list(pool.map(call, pairs * 4))
     device.synchronize()
     for (a, b), out in zip(pairs * 4, found, strict=True):
         assert torch.equal(out.float(), a.float() @ b.float().mT)
-    assert len(analysed) == 1
+    assert len(launched) == 1
 
 
 def test_devices_that_map_tensors_have_no_plans() -> None:
     assert EmulatedDevice().ready(None, (1, 1, 1), (64, 1, 1), bytes(8), [0]) is None  # type: ignore[arg-type]
-
-
-def test_workspace_follows_the_pointers(device: HipDevice) -> None:
-    launched: list[tuple[int, ...]] = []
-    repeat = plans.Repeat(lambda *pointers: launched.append(pointers), sums=5, counters=3)
-    for _ in range(2):
-        repeat(device, torch.device("cpu"), 1, 2)
-    assert [pointers[:2] for pointers in launched] == [(1, 2), (1, 2)]
-    assert launched[0][3] == launched[1][3]  # the stream's counters
-    assert all(pointers[2] for pointers in launched)

@@ -112,10 +112,12 @@ def test_a_repeated_launch_that_fails_gives_up_its_counters() -> None:
         used.append(counters)
         raise DeviceError(Reason("device.launch", "planted"))
 
+    sums = ((1,), {"dtype": torch.float32, "device": place})
+    plan = plans.Plan(device, (sums,), 1, ((launch, lambda addresses: (addresses[0], addresses[1])),))
     with workspace.counters(1, device, place) as counters:
         address = counters.data_ptr()
     with pytest.raises(DeviceError):
-        plans.Repeat(launch, sums=1, counters=1)(device, place)
+        plan.repeat([])
     assert used == [address]
     with workspace.counters(1, device, place) as other:
         assert other.data_ptr() != address  # of `counters`, which is still alive
