@@ -434,8 +434,10 @@ def candidates(problem: GemmProblem) -> Iterator[GemmConfig]:
     order: tuple[GemmConfig, ...] = (*staged, *RINGS, *_DECODE)
     if known := _known(problem):
         unstaged = [config for config in (*_DECODE, *RINGS) if _streams(config, problem)]
+        # Of tiles that all hold the whole result, the smallest.
         best = sorted(
-            (divided(config, problem) for config in unstaged), key=lambda c: _cost(c, problem, *known)
+            (divided(config, problem) for config in unstaged),
+            key=lambda c: (_cost(c, problem, *known), c.tile_m * c.tile_n),
         )
         order = (*best, *order)
     return (config for config in dict.fromkeys(order) if config.is_valid(problem) is None)

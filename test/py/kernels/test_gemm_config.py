@@ -269,3 +269,11 @@ def test_describing_kernels_does_not_import_flydsl() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
     assert done.stdout == "False\n"
+
+
+@pytest.mark.parametrize("size", [33, 48, 64])
+def test_a_small_result_takes_a_small_tile(size: int) -> None:
+    config = gemm.choose(GemmProblem("bf16", size, size, 64, trans_b=True))
+    assert isinstance(config, gemm.GemmConfig)
+    assert config.tile_m <= 64
+    assert config.tile_n <= 64
