@@ -127,6 +127,7 @@ def _fold(product: GemmOp, last_casts: bool) -> GemmOp | None:
     folded = _activation_of(product, uses)
     kept = [use for use in uses if use not in folded]
     if not folded:
+        _explain_parts(uses)
         if len(uses) > 1:
             _explain_uses(product, uses)
             return None
@@ -176,11 +177,28 @@ def _activation_of(product: GemmOp, uses: list[ir.Operation]) -> list[ir.Operati
     return found[0] if len(found) == 1 else []
 
 
+def _explain_parts(uses: list[ir.Operation]) -> None:
+    """Activations of columns of a product, such as gate and up that are products with one packed weight."""
+    for use in uses:
+        if operator_name(use) not in _PARTS:
+            continue
+        for part in users(use.results[0]):
+            pieces = part.results if operator_name(part) == "prim.ListUnpack" else [use.results[0]]
+            for piece in pieces:
+                for root in users(piece):
+                    if _activation(root) is not None:
+                        sentence = (
+                            f"{_kind(root)}: it is of some columns of a product; halves that are products"
+                        )
+                        refuse(root, Reason("epilogue.gate", f"{sentence} of their own are folded"))
+
+
 def _explain_uses(product: GemmOp, uses: list[ir.Operation]) -> None:
     for use in uses:
         try:
             foldable = _step(product, use) is not None and operator_name(use) not in _COPIES
-        except _Apart:
+        except _Apart as apart:
+            refuse(use, apart.reason)
             continue
         if foldable:
             kind = operator_name(use).partition(".")[2]
@@ -348,6 +366,7 @@ def _copied(product: GemmOp, parts: _Parts, root: ir.Operation) -> _Parts | None
 
 _CASTS = ("aten._to_copy", "prims.convert_element_type")
 _COPIES = ("aten.alias", "aten.detach", "aten.clone", "aten.view", "aten._unsafe_view", "aten.reshape")
+_PARTS = ("aten.split.Tensor", "aten.split_with_sizes", "aten.slice.Tensor")
 _STEPS: dict[str, _Step] = {
     "aten.mul.Tensor": _multiplied,
     "aten.mul.Scalar": _multiplied,

@@ -13,21 +13,24 @@ from torch import Tensor
 from torch.fx import Graph, GraphModule, Node
 
 from flycc.contracts import Reason
+from flycc.frontend.fakes import evaluate, example
 from flycc.frontend.lockstep import (
     CHUNKS,
     NEW,
     POINTWISE,
     PRODUCTS,
     Lane,
-    NotAlike,
     Slices,
     called,
-    example,
-    fault,
+    check_lane,
+    check_same,
+    in_turn,
     pack_arguments,
     plain,
     refuse,
+    same_call,
     slice_of,
+    switches_mode,
     writes,
 )
 from flycc.frontend.nodes import changes_dispatch
@@ -51,25 +54,14 @@ def roll_up_expert_loops(gm: GraphModule) -> list[Reason]:
         out.index_add_(0, token, F.grouped_mm(h, w2.mT, offs=offsets) * scores[token, slot, None])
 
     `where` of the whole mask gives the places of the iterations one after the other. So every op must compute the
-    rows of chosen tokens each by itself, and weights must be slices of one tensor. Then the result has the same bits,
-    but for the order in which a product is summed in float32 and for biases of linear layers, before which there is
-    one rounding more. Iterations find places without a host that waits for their number; the loop waited E times.
+    rows of chosen tokens each by itself, and weights must be slices of one tensor. Then the result is the loop's, but
+    for the order in which a product is summed in float32, for biases of linear layers, before which there is one
+    rounding more, and for roundings within `index_add`, which PyTorch may leave out between rows of one call.
+    Iterations find places without a host that waits for their number; the loop waited E times.
     """
     if changes_dispatch(gm):
         return []
-    reasons = []
-    for experts in _loops(gm.graph):
-        loop = _Loop(gm.graph, experts)
-        try:
-            loop.roll_up()
-        except NotAlike as not_alike:
-            loop.give_up()
-            reasons.append(not_alike.reason)
-        except Exception as error:
-            loop.give_up()
-            reasons.append(fault(error))
-    gm.recompile()
-    return reasons
+    return in_turn(gm, [(_Loop(gm.graph), choices) for choices in _loops(gm.graph)])
 
 
 @dataclass(frozen=True)
@@ -120,18 +112,17 @@ class _Loop:
     """
 
     graph: Graph
-    choices: list[_Choice]
     lanes: dict[Node, tuple[Lane, int]] = field(default_factory=dict)
     ends: list[list[Node]] = field(default_factory=list)
     dropped: set[Node] = field(default_factory=set)
     made: list[Node] = field(default_factory=list)
     products: int = 0
 
-    def roll_up(self) -> None:
+    def replace(self, choices: list[_Choice]) -> None:
         """Raises NotAlike, and then `give_up` restores the graph."""
         self._position = {node: index for index, node in enumerate(self.graph.nodes)}
-        with self.graph.inserting_before(self.choices[0].where):
-            self._choose()
+        with self.graph.inserting_before(choices[0].where):
+            self._choose(choices)
         while (nodes := self._next()) is not None:
             self._take(nodes)
         if not self.products:
@@ -152,14 +143,14 @@ class _Loop:
 
     # How the walk goes: from the first iteration's nodes, in the order of the graph, to those that use them.
 
-    def _choose(self) -> None:
+    def _choose(self, choices: list[_Choice]) -> None:
         """The first lane: the places of all chosen tokens, their experts, and the offsets of the groups."""
-        first, experts = self.choices[0], len(self.choices)
+        first, experts = choices[0], len(choices)
         source = example(first.source)
-        if [choice.expert for choice in self.choices] != list(range(experts)) or (
+        if [choice.expert for choice in choices] != list(range(experts)) or (
             not first.compared and source.shape[0] != experts
         ):
-            seen = ", ".join(str(choice.expert) for choice in self.choices[:8])
+            seen = ", ".join(str(choice.expert) for choice in choices[:8])
             raise refuse(
                 "experts",
                 f"it runs over the experts {seen}; they must be all of the mask's, each once, from 0 on",
@@ -170,13 +161,15 @@ class _Loop:
             device = self._call(getattr, mask, "device")
             numbers = self._call(torch.arange, experts, device=device)
             mask = self._call(torch.eq, mask, self._method("view", numbers, shape))
-        self.rows = tuple(example(choice.where)[0].shape[0] for choice in self.choices)
+        dims = list(range(1, source.dim() + first.compared))
+        if len(example(first.where)) != len(dims):
+            raise refuse("op", f"{first.where} looks at one number an expert, not at tokens")
+        self.rows = tuple(example(choice.where)[0].shape[0] for choice in choices)
         where = self._call(torch.where, mask)
         self.experts = self._call(operator.getitem, where, 0)
-        dims = list(range(1, example(first.source).dim() + first.compared))
         counts = self._method("sum", self._method("ne", mask, 0), dims)
         self.offsets = self._method("cumsum", counts, 0, dtype=torch.int32)
-        self._where = self._add([choice.where for choice in self.choices], where)
+        self._where = self._add([choice.where for choice in choices], where)
         self._packed_ends: list[Node] = []
 
     def _next(self) -> list[Node] | None:
@@ -211,7 +204,7 @@ class _Loop:
         if first.target is torch.ops.aten.sym_size.int:
             self.dropped.update(asserted for node in nodes for asserted in self._asserted(node))
             return
-        if any(called(node) != called(first) or called(first) is None for node in nodes):
+        if any(not same_call(node, first) for node in nodes):
             raise refuse("differs", f"iterations differ: {first} and {nodes[-1]} are not the same call")
         with self.graph.inserting_before(first):
             if called(first) in _ADDITIONS:
@@ -237,6 +230,7 @@ class _Loop:
 
     def _add(self, nodes: Sequence[Node], packed: Node) -> Lane:
         lane = Lane(tuple(nodes), packed)
+        check_lane(lane, self.made)
         for e, node in enumerate(nodes):
             self.lanes[node] = lane, e
         if isinstance(lane.example, Tensor):
@@ -343,7 +337,13 @@ class _Loop:
         b = self._whole(weight)
         if weight.transposed:
             b = self._call(torch.transpose, b, -2, -1)
-        return self._call(F.grouped_mm, x.packed, b, offs=self.offsets)
+        product = self._call(F.grouped_mm, x.packed, b, offs=self.offsets)
+        try:
+            evaluate(self.made, first)
+        except Exception as error:
+            text = " ".join(str(error).split())[:200]
+            raise refuse("align", f"PyTorch refuses a grouped product for {first}: {text}") from error
+        return product
 
     def _whole(self, slices: Slices) -> Node:
         """The slices of all experts."""
@@ -414,7 +414,10 @@ class _Loop:
         if self._rows_dim(rows.nodes[0], 0) != 0 or len(index.example.shape) != 1:
             raise refuse("op", f"{first} must add rows of tokens along dimension 0")
         self.ends.append(nodes)
-        self._packed_ends.append(self._like(first, (first.args[0], dim, index, rows), {}))
+        packed = self._like(first, (first.args[0], dim, index, rows), {})
+        check_lane(Lane(tuple(nodes), packed), self.made)
+        check_same(nodes[-1], packed)
+        self._packed_ends.append(packed)
 
     def _check_writes(self) -> None:
         """Rows are now computed, and added, before what stood between iterations; no write there may be seen."""
@@ -422,7 +425,11 @@ class _Loop:
         inside = {*self.lanes, *self.dropped, *ends}
         first, last = (f(self._position[node] for node in inside) for f in (min, max))
         for node, position in self._position.items():
-            if first <= position <= last and node not in inside and writes(node):
+            if not first <= position <= last or node in inside:
+                continue
+            if switches_mode(node):
+                raise refuse("mode", f"{node} may change how iterations are computed or recorded")
+            if writes(node):
                 raise refuse("write", f"{node} may write to memory between iterations")
         for end in self.ends:
             if end[0].target != "index_add_":

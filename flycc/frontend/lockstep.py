@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import copy
 import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 from torch._subclasses import FakeTensor
-from torch.fx import Node
+from torch.fx import GraphModule, Node
 
 from flycc.contracts import FlyccError, Reason
+from flycc.frontend.fakes import difference, evaluate, example
 
 
 class NotAlike(FlyccError):
@@ -28,6 +30,39 @@ def fault(error: Exception) -> Reason:
     """The reason for a loop that stays because of a fault of ours, which must not become the model's."""
     text = " ".join(f"{type(error).__name__}: {error}".split())[:300]
     return Reason("grouped-gemm.loop-internal", f"a fault in flycc: {text}")
+
+
+class Rewrite(Protocol):
+    """One loop while it is replaced in its graph."""
+
+    def replace(self, site: Any) -> None:
+        """Raises NotAlike, before any node that the graph had is changed."""
+
+    def give_up(self) -> None:
+        """Takes the new nodes out again, after NotAlike."""
+
+
+def in_turn(gm: GraphModule, rewrites: Sequence[tuple[Rewrite, Any]]) -> list[Reason]:
+    """Replaces each site of the graph of `gm`; the reasons of those that stay.
+
+    A fault of ours leaves the whole graph as it was.
+    """
+    before = copy.deepcopy(gm.graph) if rewrites else None
+    reasons = []
+    try:
+        for rewrite, site in rewrites:
+            try:
+                rewrite.replace(site)
+            except NotAlike as not_alike:
+                rewrite.give_up()
+                reasons.append(not_alike.reason)
+        gm.graph.lint()
+    except Exception as error:
+        assert before is not None
+        gm.graph = before
+        reasons.append(fault(error))
+    gm.recompile()
+    return reasons
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,11 +91,6 @@ class Slices:
     transposed: bool = False
 
 
-def example(node: Node) -> Any:
-    """The fake value that Dynamo gave `node`."""
-    return node.meta.get("example_value")
-
-
 def slice_of(node: Node) -> tuple[Node, int, tuple[Any, ...]] | None:
     """(T, e, inner) if `node` is `T[e, *inner]` of a tensor, and `inner` has nothing but slices and numbers."""
     if node.op != "call_function" or node.target is not operator.getitem:
@@ -82,6 +112,15 @@ def slice_of(node: Node) -> tuple[Node, int, tuple[Any, ...]] | None:
 def called(node: Node) -> Any:
     """What `node` calls: a function, or the name of a method; None if it calls neither."""
     return node.target if node.op in ("call_function", "call_method") else None
+
+
+def same_call(node: Node, other: Node) -> bool:
+    """Whether both call the same function or method, with the same names of arguments."""
+    return (
+        called(node) is not None
+        and called(node) == called(other)
+        and node.kwargs.keys() == other.kwargs.keys()
+    )
 
 
 def pack_arguments(values: Sequence[Any], lane_of: dict[Node, tuple[Lane, int]]) -> Any:
@@ -107,7 +146,45 @@ def pack_arguments(values: Sequence[Any], lane_of: dict[Node, tuple[Lane, int]])
         raise refuse("differs", f"iterations do not take the corresponding values: {first} and {values[-1]}")
     if all(node is first for node in values):
         return first
+    if all(_same_view(node, first) for node in values):
+        return min(values)
     return _slices(values)
+
+
+def _same_view(node: Node, other: Node) -> bool:
+    """Whether both take the same part, or the transpose, of one tensor: the same memory."""
+    if called(node) != called(other) or (node.args, node.kwargs) != (other.args, other.kwargs):
+        return False
+    is_view = slice_of(node) is not None or _transposed(node) is not None
+    return is_view and difference(example(node), example(other)) is None
+
+
+def check_lane(lane: Lane, made: Sequence[Node]) -> None:
+    """Runs `made`, the nodes that give `lane`, on fake tensors; what stands for all iterations must be like each.
+
+    Raises NotAlike, also where PyTorch refuses what was made.
+    """
+    try:
+        evaluate(made, min(lane.nodes))
+    except Exception as error:
+        text = " ".join(str(error).split())[:200]
+        raise refuse("op", f"PyTorch refuses {lane.nodes[0]} for all iterations at once: {text}") from error
+    new = example(lane.packed)
+    for node in lane.nodes:
+        old = example(node)
+        if not isinstance(old, Tensor):
+            continue
+        for name in ("dtype", "device", "requires_grad"):
+            before, after = getattr(old, name), getattr(new, name, None)
+            if before != after:
+                what = "mode" if name == "requires_grad" else "differs"
+                raise refuse(what, f"{node} has {name} {before}, for all iterations at once {after}")
+
+
+def check_same(old: Node, new: Node) -> None:
+    """Nobody can tell `new` from `old`, which it replaces. Raises NotAlike."""
+    if (seen := difference(example(old), example(new))) is not None:
+        raise refuse("differs", f"{old} would have {seen} if made with those of the other iterations")
 
 
 def _has_node(value: Any) -> bool:
@@ -122,6 +199,9 @@ def _slices(nodes: Sequence[Node]) -> Slices:
         tensors, indices, inner = zip(*places, strict=True)  # type: ignore[arg-type]
         count = example(tensors[0]).shape[0]
         if all(tensor is tensors[0] for tensor in tensors) and all(rest == inner[0] for rest in inner):
+            recorded = {example(node).requires_grad for node in nodes}
+            if recorded != {example(tensors[0]).requires_grad}:
+                raise refuse("mode", f"slices of {tensors[0]} are taken where autograd does not record them")
             if list(indices) == list(range(len(nodes))) and count == len(nodes):
                 return Slices(tensors[0], inner[0], example(nodes[0]))
             raise refuse(
@@ -131,6 +211,8 @@ def _slices(nodes: Sequence[Node]) -> Slices:
     transposed = [_transposed(node) for node in nodes]
     if all(transposed):
         found = _slices(transposed)  # type: ignore[arg-type]
+        if any(example(node).requires_grad != found.first.requires_grad for node in nodes):
+            raise refuse("mode", f"{nodes[0]} is transposed where autograd does not record it")
         return replace(found, transposed=not found.transposed)
     raise refuse(
         "weights",
@@ -186,6 +268,25 @@ POINTWISE: frozenset[Any] = frozenset(
         *("to", "float", "double", "half", "bfloat16", "type_as"),
     }
 )
+
+
+def switches_mode(node: Node) -> bool:
+    """Whether `node` may change what ops after it do, such as what autograd records."""
+    switch = node.op == "call_function" and not isinstance(node.target, torch._ops.OpOverload)
+    return switch and example(node) is None and not writes(node)
+
+
+def written(node: Node) -> list[Node]:
+    """The arguments of `node` that it may write to."""
+    if not writes(node):
+        return []
+    target, out = node.target, node.kwargs.get("out")
+    known = node.op == "call_method" or not isinstance(
+        target, torch._ops.OpOverload | torch._ops.OpOverloadPacket | torch._ops.HigherOrderOperator
+    )
+    if not known or out is not None or not node.args or not isinstance(node.args[0], Node):
+        return node.all_input_nodes
+    return [node.args[0]]
 
 
 def writes(node: Node) -> bool:

@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.fx import Graph, GraphModule, Node
 
 from flycc.contracts import Reason
+from flycc.frontend.fakes import evaluate, example
 from flycc.frontend.lockstep import (
     CHUNKS,
     NEW,
@@ -21,13 +22,17 @@ from flycc.frontend.lockstep import (
     NotAlike,
     Slices,
     called,
-    example,
-    fault,
+    check_lane,
+    check_same,
+    in_turn,
     pack_arguments,
     plain,
     refuse,
+    same_call,
     slice_of,
+    switches_mode,
     writes,
+    written,
 )
 from flycc.frontend.nodes import changes_dispatch
 
@@ -53,19 +58,7 @@ def stack_products(gm: GraphModule) -> list[Reason]:
     """
     if changes_dispatch(gm):
         return []
-    reasons = []
-    for products in _stacks(gm.graph):
-        stack = _Stack(gm.graph)
-        try:
-            stack.stack(products)
-        except NotAlike as not_alike:
-            stack.give_up()
-            reasons.append(not_alike.reason)
-        except Exception as error:
-            stack.give_up()
-            reasons.append(fault(error))
-    gm.recompile()
-    return reasons
+    return in_turn(gm, [(_Stack(gm.graph), products) for products in _stacks(gm.graph)])
 
 
 def _stacks(graph: Graph) -> Iterator[list[list[Node]]]:
@@ -80,7 +73,7 @@ def _stacks(graph: Graph) -> Iterator[list[list[Node]]]:
         place = slice_of(weight)
         if place is not None and example(x).dim() == 2 and example(weight).dim() == 2:
             tensor, e, inner = place
-            found.setdefault(x, {}).setdefault((called(node), tensor, str(inner)), {})[e] = node
+            found.setdefault(x, {}).setdefault((called(node), tensor, str(inner)), {}).setdefault(e, node)
     for by_tensor in found.values():
         stacks: dict[int, list[list[Node]]] = {}
         for (_, tensor, _), by_expert in by_tensor.items():
@@ -103,12 +96,13 @@ class _Stack:
     lanes: dict[Node, tuple[Lane, int]] = field(default_factory=dict)
     made: list[Node] = field(default_factory=list)
 
-    def stack(self, products: list[list[Node]]) -> None:
+    def replace(self, products: list[list[Node]]) -> None:
         """Makes one of each of `products`, and of what uses them alike.
 
         Raises NotAlike; then `give_up` restores the graph.
         """
         position = {node: index for index, node in enumerate(self.graph.nodes)}
+        self._escaping = _escaping(self.graph)
         for nodes in products:
             self._take(nodes)
         waiting = {user for nodes in products for user in nodes[0].users}
@@ -147,15 +141,21 @@ class _Stack:
 
     def _take(self, nodes: list[Node]) -> None:
         first = nodes[0]
-        if len(set(nodes)) < len(nodes) or any(called(node) != called(first) for node in nodes):
+        if len(set(nodes)) < len(nodes) or any(not same_call(node, first) for node in nodes):
             raise refuse("differs", f"{first} and {nodes[-1]} are not the same call")
+        if any(not self._escaping.isdisjoint(_storages(example(node))) for node in nodes):
+            raise refuse(
+                "shared", f"{first} or its like is returned or written to, so it needs memory of its own"
+            )
         args = pack_arguments([node.args for node in nodes], self.lanes)
         options = {
             name: pack_arguments([node.kwargs.get(name) for node in nodes], self.lanes)
             for name in first.kwargs
         }
-        with self.graph.inserting_before(first):
+        # The slice that is computed first needs not be slice 0; its arguments are there, and none of its users.
+        with self.graph.inserting_before(min(nodes)):
             lane = Lane(tuple(nodes), self._one(first, args, options))
+        check_lane(lane, self.made)
         self.lanes.update((node, (lane, e)) for e, node in enumerate(nodes))
 
     def _one(self, first: Node, args: tuple[Any, ...], options: dict[str, Any]) -> Node:
@@ -209,7 +209,11 @@ class _Stack:
         """Slices are now computed with the first; nothing that is written until the last may reach them."""
         first, last = (f(position[node] for node in self.lanes) for f in (min, max))
         for node, index in position.items():
-            if not first <= index <= last or not writes(node):
+            if not first <= index <= last:
+                continue
+            if switches_mode(node):
+                raise refuse("mode", f"{node} may change how products are computed or recorded")
+            if not writes(node):
                 continue
             root = node
             while writes(root) and root.args and isinstance(root.args[0], Node):
@@ -225,13 +229,15 @@ class _Stack:
         for node, users in taken.items():
             if users and isinstance(example(node), tuple):
                 raise refuse("op", f"{users[0]} takes a part of {node} that others do not")
-        for node, users in taken.items():
-            if not users:
-                continue
+        parts = {}
+        for node in filter(taken.get, taken):
             lane, e = self.lanes[node]
             with self.graph.inserting_before(node):
-                part = self._call(operator.getitem, lane.packed, e)
-            for user in users:
+                parts[node] = self._call(operator.getitem, lane.packed, e)
+            evaluate(self.made, node)
+            check_same(node, parts[node])
+        for node, part in parts.items():
+            for user in taken[node]:
                 user.replace_input_with(node, part)
 
     def _new(self, first: Node, args: Sequence[Any], options: dict[str, Any]) -> Node:
@@ -245,6 +251,20 @@ class _Stack:
     def _method(self, name: str, *args: Any) -> Node:
         self.made.append(self.graph.call_method(name, args))
         return self.made[-1]
+
+
+def _escaping(graph: Graph) -> set[int]:
+    """The memory of what `graph` returns or writes to, where products may not share a batch's."""
+    found: set[int] = set()
+    for node in graph.nodes:
+        for given in node.all_input_nodes if node.op == "output" else written(node):
+            found |= _storages(example(given))
+    return found
+
+
+def _storages(value: Any) -> set[int]:
+    values = value if isinstance(value, tuple | list) else (value,)
+    return {item.untyped_storage()._cdata for item in values if isinstance(item, Tensor)}
 
 
 def _descendants(root: Node) -> Iterable[Node]:

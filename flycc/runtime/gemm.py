@@ -298,7 +298,7 @@ def _differ(x: Any, y: Any) -> bool:
 
 def _broadcasts(shape: torch.Size, to: tuple[Any, ...]) -> bool:
     return len(shape) <= len(to) and not any(
-        size != 1 and _differ(size, wanted)
+        _differ(size, wanted) and size != 1
         for size, wanted in zip(reversed(shape), reversed(to), strict=False)
     )
 

@@ -35,6 +35,7 @@ class Layer:
         self.up_t, self.down_t = self.up.mT.contiguous(), self.down.mT.contiguous()
         self.separate = [ints(WIDTH, WIDTH) for _ in range(EXPERTS)]
         self.x, self.scores = ints(TOKENS, WIDTH), ints(TOKENS, 2)
+        self.factors = torch.tensor([0.5, 1.0, -2.0, 4.0])
         self.chosen = torch.rand(TOKENS, EXPERTS - 1).topk(2).indices
 
     @property
@@ -154,6 +155,29 @@ def read_in_between(layer: Layer, x: Tensor) -> Tensor:
     return sums
 
 
+def one_number_an_expert(layer: Layer, x: Tensor) -> Tensor:
+    mask, out = layer.mask[:, 0, 0], torch.zeros_like(x)
+    for e in range(EXPERTS):
+        (token,) = torch.where(mask[e])
+        out.index_add_(0, token, up(layer, x[token], e, token))
+    return out
+
+
+def frozen(layer: Layer, rows: Tensor, e: int, _: Tensor) -> Tensor:
+    with torch.set_grad_enabled(e != 3):
+        return up(layer, rows, e, _)
+
+
+def scaled_by_numbers(layer: Layer, x: Tensor) -> Tensor:
+    """A factor of no dimensions leaves the type of scores; one of a dimension would not."""
+    mask, out = layer.mask, torch.zeros_like(x)
+    for e in range(EXPERTS):
+        slot, token = torch.where(mask[e])
+        scores = layer.scores[token, slot] * layer.factors[e]
+        out.index_add_(0, token, up(layer, x[token], e, token) * scores[:, None])
+    return out
+
+
 def kept_rows(layer: Layer, x: Tensor) -> Tensor:
     mask, out, kept = layer.mask, torch.zeros_like(x), []
     for e in range(EXPERTS):
@@ -163,7 +187,28 @@ def kept_rows(layer: Layer, x: Tensor) -> Tensor:
     return torch.cat([out, kept[2]])
 
 
-FORMS = {f.__name__: f for f in (mixtral, gpt_oss, compared, halves, biased_linear)}
+def in_another_order(layer: Layer, x: Tensor) -> Tensor:
+    mask, out = layer.mask, torch.zeros_like(x)
+    for e in (3, 1, 0, 2):
+        _, token = torch.where(mask[e])
+        state = F.linear(x[token], layer.up[e])[:, :INNER]
+        out.index_add_(0, token, F.linear(state, layer.down[e]))
+    return out
+
+
+def same_slice_in_all(layer: Layer, x: Tensor) -> Tensor:
+    mask, out = layer.mask, torch.zeros_like(x)
+    for e in range(EXPERTS):
+        _, token = torch.where(mask[e])
+        state = F.linear(x[token], layer.up[e])[:, :INNER] * layer.up_bias[2, :INNER]
+        out.index_add_(0, token, F.linear(state, layer.down[e]) * layer.factors[0])
+    return out
+
+
+FORMS = {
+    f.__name__: f
+    for f in (mixtral, gpt_oss, compared, halves, biased_linear, in_another_order, same_slice_in_all)
+}
 NEAR_MISSES: dict[str, tuple[Callable[[Layer, Tensor], Tensor], str]] = {
     "separate-weights": (loop(lambda layer, rows, e, _: F.linear(rows, layer.separate[e])), "weights"),
     "not-all-experts": (loop(up, range(1, EXPERTS)), "experts"),
@@ -189,6 +234,13 @@ NEAR_MISSES: dict[str, tuple[Callable[[Layer, Tensor], Tensor], str]] = {
     "written-in-between": (written_in_between, "write"),
     "read-in-between": (read_in_between, "write"),
     "kept-rows": (kept_rows, "differs"),
+    "one-number": (one_number_an_expert, "op"),
+    "scaled-by-numbers": (scaled_by_numbers, "differs"),
+    "frozen": (loop(frozen), "mode"),
+    "strided-rows": (
+        loop(lambda layer, rows, e, _: F.linear(up(layer, rows, e, _)[:, ::2], layer.up[e, :, :INNER])),
+        "align",
+    ),
 }
 
 

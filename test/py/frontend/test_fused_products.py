@@ -138,3 +138,36 @@ def test_a_product_with_an_out_dtype_has_it() -> None:
     [candidate] = report.nodes
     assert (candidate.target, candidate.kernel) == ("aten.mm.dtype", "flycc::gemm")
     assert torch.equal(rebuilt(a, b), a.float() @ b.float())
+
+
+def packed(x: Tensor, both: Tensor) -> Tensor:
+    gate, up = (x @ both).chunk(2, -1)
+    return F.silu(gate) * up
+
+
+def biased(x: Tensor, gate: Tensor, up: Tensor, gate_bias: Tensor, up_bias: Tensor) -> Tensor:
+    return F.silu(F.linear(x, gate, gate_bias)) * F.linear(x, up, up_bias)
+
+
+def test_gates_that_stay_apart_say_why() -> None:
+    [report] = record(packed, ints(3, 8), ints(8, 32), exact=False).reports
+    reasons = {c.node: c.reason and c.reason.code for c in report.nodes}
+    assert reasons == {"mm": None, "silu": "epilogue.gate"}
+    operands = [ints(3, 8), *(t.requires_grad_() for t in (ints(16, 8), ints(16, 8), ints(16), ints(16)))]
+    forward, _ = record(biased, *operands, grad=True, exact=False).reports
+    [gate] = [c for c in forward.nodes if c.node == "mul"]
+    assert gate.reason is not None
+    assert gate.reason.code == "epilogue.gate"
+
+
+@pytest.mark.parametrize("batch", [(), (4,)])
+def test_addends_of_sizes_that_depend_on_data(batch: tuple[int, ...]) -> None:
+    def layer(x: Tensor, w: Tensor, residual: Tensor, mask: Tensor) -> Tensor:
+        chosen = torch.nonzero(mask).view(-1)
+        return F.relu(x[chosen] @ w) + residual[chosen]
+
+    operands = ints(6, *batch, 8), ints(8, 16), ints(6, *batch, 16), torch.arange(6) > 2
+    with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
+        [report] = record(layer, *operands, exact=False).reports
+    assert report.failure is None
+    assert [c.fused for c in report.nodes if c.family == "gemm"] == [("aten.relu.default", "aten.add.Tensor")]
