@@ -52,7 +52,7 @@ def stack_products(gm: GraphModule) -> list[Reason]:
         for e in range(E):
             y = y + scores[:, e, None] * each[e]
 
-    The results of the batch have the same bits, but for the order of float32 sums in a product and for biases of
+    The results of the batch are the same but for the order of float32 sums in a product and for biases of
     linear layers, before which there is one rounding more. What slices of the batch are used for stays as it is,
     wherever it is not the same for all of them.
     """
