@@ -71,7 +71,8 @@ def check(problem: RmsNormProblem, operands: dict[str, Matrix], results: dict[st
     exact = exact * weight
     roundings += 1 + (problem.weight != "none") + problem.weight_offset
     assert (abs(y - exact) <= roundings * 2.0**-24 * abs(exact) + 0.5 * ulp(exact, problem.out_dtype)).all()
-    if exact.size > 1000:
+    # In float32 the roundings of the two, which the bound above counts, are all there is to compare.
+    if exact.size > 1000 and problem.out_dtype != "f32":
         theirs = wide * rstd * torch.from_numpy(weight).float()
         error = abs(theirs.to(TORCH_TYPES[problem.out_dtype]).double().numpy() - exact)
         unit = ulp(exact, problem.out_dtype)

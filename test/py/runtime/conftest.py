@@ -8,8 +8,15 @@ import torch
 from torch import Tensor
 
 from flycc.contracts import FlyccError
-from flycc.runtime import hip_library, hip_standin
+from flycc.runtime import choice, hip_library, hip_standin
 from flycc.runtime.hip import HipDevice
+
+
+@pytest.fixture(autouse=True)
+def own_choice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernels' own choice of configurations, whoever has imported a tuner before."""
+    monkeypatch.setattr(choice, "_providers", [])
+    choice.changed()
 
 
 @pytest.fixture
