@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Iterator
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -13,9 +14,11 @@ from flycc.runtime.hip import HipDevice
 
 
 @pytest.fixture(autouse=True)
-def own_choice(monkeypatch: pytest.MonkeyPatch) -> None:
+def own_choice() -> Iterator[None]:
     """The kernels' own choice of configurations, whoever has imported a tuner before."""
-    monkeypatch.setattr(choice, "_providers", [])
+    with patch.object(choice, "_providers", []):
+        choice.changed()
+        yield
     choice.changed()
 
 
