@@ -9,10 +9,18 @@ from flycc.contracts.gemm import Epilogue, GemmProblem
 from flycc.contracts.grouped_gemm import GroupedGemmProblem
 from flycc.contracts.reason import Reason
 from flycc.contracts.rms_norm import RmsNormBackwardProblem, RmsNormProblem
+from flycc.contracts.scaled_gemm import ScaledGemmProblem
 from flycc.contracts.topk import TopkProblem
 
 #: What an op of the flycc dialect asks of a kernel.
-Problem = GemmProblem | GroupedGemmProblem | RmsNormProblem | RmsNormBackwardProblem | TopkProblem
+Problem = (
+    GemmProblem
+    | GroupedGemmProblem
+    | RmsNormBackwardProblem
+    | RmsNormProblem
+    | ScaledGemmProblem
+    | TopkProblem
+)
 
 __all__ = [
     "Epilogue",
@@ -23,6 +31,7 @@ __all__ = [
     "Reason",
     "RmsNormBackwardProblem",
     "RmsNormProblem",
+    "ScaledGemmProblem",
     "TopkProblem",
     "flycc_error_in",
 ]
