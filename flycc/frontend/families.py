@@ -11,6 +11,7 @@ from flycc.contracts import (
     Reason,
     RmsNormBackwardProblem,
     RmsNormProblem,
+    ScaledGemmProblem,
     TopkProblem,
 )
 from flycc.frontend.nodes import target_name
@@ -48,6 +49,7 @@ FAMILY_OF_PROBLEM: dict[type[Problem], str] = {
     GroupedGemmProblem: "grouped_gemm",
     RmsNormProblem: "rms_norm",
     RmsNormBackwardProblem: "rms_norm_backward",
+    ScaledGemmProblem: "scaled_gemm",
     TopkProblem: "topk",
 }
 

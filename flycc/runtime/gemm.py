@@ -217,7 +217,7 @@ def _pytorch(
     p = product(right)
     if bias is not None:
         p = p + bias
-    y = _ACTIVATIONS[tail.activation](p)
+    y = ACTIVATIONS[tail.activation](p)
     if right2 is not None:
         y = y * product(right2)
     if tail.residual is not None:
@@ -240,7 +240,8 @@ def _product(left: Tensor, right: Tensor, bias: Tensor | None) -> Tensor:
     return result.contiguous()
 
 
-_ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
+#: What each does, by PyTorch's own operators.
+ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
     "none": lambda x: x,
     "relu": torch.relu,
     "gelu": torch.nn.functional.gelu,
@@ -273,14 +274,14 @@ def _results(
             continue
         if tensor.dtype != a.dtype:
             _fail(f"{name} is {tensor.dtype}; it must be that of a, {a.dtype}")
-        if name in ("bias", "residual") and not _broadcasts(tensor.shape, shape):
+        if name in ("bias", "residual") and not broadcasts(tensor.shape, shape):
             _fail(f"{name} {list(tensor.shape)} does not broadcast to the result {list(shape)}")
     if tail.b2 is not None:
-        if tail.b2.dim() != b.dim() or any(map(_differ, tail.b2.shape, b.shape)):
+        if tail.b2.dim() != b.dim() or any(map(differ, tail.b2.shape, b.shape)):
             _fail(f"b2 must have the shape of b, {list(b.shape)}, got {list(tail.b2.shape)}")
         if bias is not None or preactivation:
             _fail("a gated product (b2) takes no bias and has no preactivation")
-    if tail.activation not in _ACTIVATIONS:
+    if tail.activation not in ACTIVATIONS:
         _fail(f"activation must be one of {', '.join(get_args(Activation))}, got {tail.activation!r}")
     if tail.out_dtype not in (None, a.dtype, torch.float32):
         _fail(f"out_dtype must be {a.dtype} or torch.float32, got {tail.out_dtype}")
@@ -291,14 +292,15 @@ def _fail(sentence: str) -> None:
     raise RuntimeError(f"flycc::gemm: {sentence}")
 
 
-def _differ(x: Any, y: Any) -> bool:
+def differ(x: Any, y: Any) -> bool:
     """Whether two sizes are different numbers; symbols are not compared, which would guard them."""
     return isinstance(x, int) and isinstance(y, int) and x != y
 
 
-def _broadcasts(shape: torch.Size, to: tuple[Any, ...]) -> bool:
+def broadcasts(shape: torch.Size, to: tuple[Any, ...]) -> bool:
+    """Whether a shape does to another, as far as numbers say."""
     return len(shape) <= len(to) and not any(
-        _differ(size, wanted) and size != 1
+        differ(size, wanted) and size != 1
         for size, wanted in zip(reversed(shape), reversed(to), strict=False)
     )
 

@@ -19,9 +19,10 @@ from flycc.contracts import (
     Reason,
     RmsNormBackwardProblem,
     RmsNormProblem,
+    ScaledGemmProblem,
     TopkProblem,
 )
-from flycc.runtime import gemm, grouped_gemm, refusals, rms_norm, topk
+from flycc.runtime import gemm, grouped_gemm, refusals, rms_norm, scaled_gemm, topk
 from flycc.runtime.device import Device
 from flycc.runtime.devices import device_for
 
@@ -31,6 +32,7 @@ _FAMILIES: dict[type, tuple[str, Callable[[Any, Device], object]]] = {
     GroupedGemmProblem: ("grouped-gemm", grouped_gemm.prepare),
     RmsNormProblem: ("rms-norm", rms_norm.prepare),
     RmsNormBackwardProblem: ("rms-norm", rms_norm.prepare_backward),
+    ScaledGemmProblem: ("scaled-gemm", scaled_gemm.prepare),
     TopkProblem: ("topk", topk.prepare),
 }
 

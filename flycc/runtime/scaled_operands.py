@@ -1,0 +1,87 @@
+"""Operands of MX-scaled products: what their scales are, and what they are worth."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from flycc.contracts.scaled_gemm import BLOCK_K, ELEMENT_BITS, ElementFormat, ScaleKind
+from flycc.runtime.gemm import differ
+
+#: PyTorch's element types that kernels take.
+FORMATS: dict[torch.dtype, ElementFormat] = {
+    torch.float8_e4m3fn: "e4m3",
+    torch.float8_e5m2: "e5m2",
+    torch.float4_e2m1fn_x2: "e2m1",
+}
+#: What the 16 numbers of e2m1 are worth, by their bits.
+_E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0)
+
+
+@dataclass(frozen=True, slots=True)
+class ScaledOperand:
+    """Elements [..., rows, K], of which two of e2m1 are one of `data`'s, and how `scale` scales them.
+
+    `scale` is None, or E8M0 [..., rows, ceil(K / 32)] ("block"), or E8M0 or float32 [..., rows, 1], with stride 0 where
+    all rows have one.
+    """
+
+    format: ElementFormat
+    data: Tensor
+    kind: ScaleKind
+    scale: Tensor | None
+
+    @classmethod
+    def of(cls, data: Tensor, scale: Tensor | None) -> ScaledOperand | str:
+        """Describe an operand, or say what of its scale is not accepted, or of its type."""
+        if data.dtype not in FORMATS:
+            return f"is {data.dtype}; {', '.join(map(str, FORMATS))} are accepted"
+        *lead, rows, inner = data.shape
+        format_ = FORMATS[data.dtype]
+        if scale is None:
+            return cls(format_, data, "none", None)
+        k = inner * 8 // ELEMENT_BITS[format_]
+        blocks = (k + BLOCK_K - 1) // BLOCK_K
+        is_bytes = scale.dtype == torch.float8_e8m0fnu
+        if is_bytes and _may_be(scale.shape, (*lead, rows, blocks)):
+            return cls(format_, data, "block", scale)
+        if is_bytes or scale.dtype == torch.float32:
+            for accepted in ((*lead, rows, 1), (1,) * data.dim()):
+                if _may_be(scale.shape, accepted):
+                    return cls(format_, data, "row" if is_bytes else "row_f32", scale.expand(*lead, rows, 1))
+        return (
+            f"is scaled by {scale.dtype} {list(scale.shape)}; accepted are None, {torch.float8_e8m0fnu} "
+            f"{[*lead, rows, blocks]}, and that or {torch.float32} {[*lead, rows, 1]} or {[1] * data.dim()}"
+        )
+
+    @property
+    def k(self) -> int:
+        """Elements of a row."""
+        return self.data.shape[-1] * 8 // ELEMENT_BITS[self.format]
+
+    def elements(self) -> Tensor:
+        """float64 [..., rows, K]: what the elements are worth, with their blocks' scales."""
+        values = decoded(self.data)
+        if self.kind != "block" or self.scale is None:
+            return values
+        return values * self.scale.double().repeat_interleave(BLOCK_K, -1)[..., : self.k]
+
+    def row_scales(self) -> Tensor | None:
+        """float64 [..., rows, 1] by which sums of the elements are multiplied, if they are."""
+        return None if self.scale is None or self.kind == "block" else self.scale.double()
+
+
+def decoded(data: Tensor) -> Tensor:
+    """float64 [..., K]: what elements are worth without a scale."""
+    if data.dtype != torch.float4_e2m1fn_x2:
+        return data.double()
+    pairs = data.view(torch.uint8)
+    values = torch.tensor(_E2M1, dtype=torch.float64, device=data.device)
+    return values[torch.stack((pairs & 15, pairs >> 4), -1).flatten(-2).int()]
+
+
+def _may_be(shape: torch.Size, accepted: tuple[Any, ...]) -> bool:
+    return len(shape) == len(accepted) and not any(map(differ, shape, accepted))

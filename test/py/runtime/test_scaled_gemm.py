@@ -1,0 +1,166 @@
+"""flycc::scaled_gemm as a PyTorch operator: values, forms of scales, layouts, empty sizes, and wrong arguments.
+
+Where results must be right to the bit, elements are integers and half integers, and scales differ by powers of two so
+little that every sum is exact in float32: the exact sums, rounded once, are the only right result.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from typing import Any
+
+import pytest
+import torch
+from scaled_values import TYPES, elements, scales, worth
+from torch import Tensor
+
+from flycc.runtime import ops  # noqa: F401 (defines the operator)
+
+scaled_gemm = torch.ops.flycc.scaled_gemm
+
+
+@pytest.fixture(autouse=True)
+def _seed() -> None:
+    torch.manual_seed(int(os.environ["FLYCC_TEST_SEED"]))
+
+
+@pytest.mark.parametrize(("form_a", "form_b"), [*itertools.product(TYPES, TYPES)])
+def test_block_scales(form_a: str, form_b: str) -> None:
+    """Odd sizes, a last block that is short, every mix of types."""
+    a, b = elements(form_a, 5, 70), elements(form_b, 7, 70)
+    scale_a, scale_b = scales(125, 129, 5, 3), scales(125, 129, 7, 3)
+    expected = worth(a, scale_a) @ worth(b, scale_b).T
+    for dtype in (torch.bfloat16, torch.float16, torch.float32):
+        result = scaled_gemm(a, b, scale_a, scale_b, out_dtype=dtype)
+        assert torch.equal(result, expected.to(dtype))
+        assert result.is_contiguous()
+
+
+#: Scales of 5 rows of 70 elements.
+KINDS: dict[str, Any] = {
+    "none": lambda rows: None,
+    "block": lambda rows: scales(125, 129, rows, 3),
+    "row": lambda rows: scales(120, 134, rows, 1),
+    "row_f32": lambda rows: torch.randint(1, 9, (rows, 1)).float() / 4,
+    "tensor": lambda rows: torch.full((1, 1), 0.375),
+    "tensor byte": lambda rows: scales(130, 130, 1, 1),
+}
+
+
+@pytest.mark.parametrize(("kind_a", "kind_b"), [*itertools.product(KINDS, KINDS)])
+def test_kinds_of_scales(kind_a: str, kind_b: str) -> None:
+    a, b = elements("e4m3", 5, 70), elements("e2m1", 7, 70)
+    scale_a, scale_b = KINDS[kind_a](5), KINDS[kind_b](7)
+    expected = worth(a, scale_a) @ worth(b, scale_b).T
+    assert torch.equal(scaled_gemm(a, b, scale_a, scale_b, out_dtype=torch.float32), expected.float())
+
+
+def test_one_byte_a_row_is_a_blocks_where_a_row_has_one_block() -> None:
+    a, b = elements("e5m2", 3, 32), elements("e4m3", 4, 32)
+    scale_a, scale_b = scales(120, 134, 3, 1), scales(120, 134, 1, 1)
+    expected = worth(a, scale_a) @ worth(b, scale_b).T
+    assert torch.equal(scaled_gemm(a, b, scale_a, scale_b, out_dtype=torch.float32), expected.float())
+
+
+@pytest.mark.parametrize("form", TYPES)
+def test_strides_and_offsets(form: str) -> None:
+    """Rows with gaps from odd addresses, and operands and scales stored the other way around."""
+    a, b = elements(form, 6, 160)[1:, 7:], elements(form, 160, 18).mT[:9]
+    a, b = a[:, : b.shape[1]], b[:, : a.shape[1]]
+    k = worth(a).shape[1]
+    scale_a, scale_b = scales(125, 129, 9, 5).mT[:, : -(-k // 32)], scales(125, 129, 9, 11)[:, 2:]
+    scale_b = scale_b[:, : -(-k // 32)]
+    expected = worth(a, scale_a) @ worth(b, scale_b).T
+    assert torch.equal(scaled_gemm(a, b, scale_a, scale_b, out_dtype=torch.float32), expected.float())
+
+
+@pytest.mark.parametrize("activation", ["none", "relu", "gelu", "gelu_tanh", "silu"])
+def test_epilogue(activation: str) -> None:
+    """One rounding at the end. bfloat16 has 8 bits; float32 functions are good to 2^-20 of what they get."""
+    a, b = elements("e4m3", 5, 64), elements("e4m3", 8, 64)
+    scale_a, scale_b = scales(122, 126, 5, 2), scales(122, 126, 8, 2)
+    bias, residual = torch.randn(8).bfloat16(), torch.randn(5, 8).bfloat16()
+    result = scaled_gemm(
+        a, b, scale_a, scale_b, bias, residual=residual, activation=activation, out_dtype=torch.bfloat16
+    )
+    p = worth(a, scale_a) @ worth(b, scale_b).T + bias.double()
+    functions = {
+        "none": lambda x: x,
+        "relu": torch.relu,
+        "gelu": torch.nn.functional.gelu,
+        "gelu_tanh": lambda x: torch.nn.functional.gelu(x, approximate="tanh"),
+        "silu": torch.nn.functional.silu,
+    }
+    y = functions[activation](p)
+    bound = (y + residual.double()).abs() * 2.0**-8 + (p.abs() + y.abs()) * 2.0**-20
+    assert ((result.double() - y - residual.double()).abs() <= bound).all()
+
+
+def test_the_whole_range_of_scales_and_nan_bytes() -> None:
+    """Scales of both operands may leave float32 where their product does not; a NaN byte takes its rows and no more."""
+    a, b = elements("e4m3", 4, 64), elements("e2m1", 6, 64)
+    scale_a, scale_b = scales(254, 254, 4, 2), scales(0, 0, 6, 2)
+    scale_b.view(torch.uint8)[3, 1] = 255
+    expected = worth(a, scale_a) @ worth(b, scale_b).T
+    result = scaled_gemm(a, b, scale_a, scale_b, out_dtype=torch.float32)
+    assert torch.equal(result.isnan(), expected.isnan())
+    assert result[:, 3].isnan().all()
+    assert torch.equal(result.nan_to_num(), expected.float().nan_to_num())
+    assert scaled_gemm(a, b, scale_a, scale_a[:1].expand(6, 2), out_dtype=torch.float32).isinf().any()
+
+
+@pytest.mark.parametrize(("m", "n", "k"), [(0, 4, 64), (4, 0, 64), (3, 4, 0), (0, 0, 0)])
+def test_empty_sizes(m: int, n: int, k: int) -> None:
+    """An empty sum is zero."""
+    a, b, blocks = elements("e4m3", m, k), elements("e2m1", n, k), -(-k // 32)
+    bias = torch.randn(n).bfloat16()
+    result = scaled_gemm(a, b, scales(127, 127, m, blocks), None, bias, out_dtype=torch.bfloat16)
+    assert torch.equal(result, bias.expand(m, n))
+
+
+def test_the_operator_is_legal() -> None:
+    a, b = elements("e4m3", 5, 64), elements("e5m2", 8, 64)
+    arguments = (a, b, scales(125, 129, 5, 2), None, torch.randn(8))
+    # Not "test_schema": it multiplies elements, which PyTorch cannot do with those of 8 bits.
+    tests = ("test_autograd_registration", "test_faketensor", "test_aot_dispatch_dynamic")
+    torch.library.opcheck(scaled_gemm.default, arguments, {"out_dtype": torch.float32}, test_utils=tests)
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"a": torch.zeros(5, 64)}, r"a \[5, 64\] is torch.float32; torch.float8_e4m3fn, "),
+        ({"b": elements("e4m3", 8, 32), "scale_b": None}, "a has K = 64, b has K = 32"),
+        ({"b": elements("e4m3", 2, 8, 64)}, r"b must have 2 dimensions, got \[2, 8, 64\]"),
+        (
+            {"scale_a": scales(127, 127, 5, 3)},
+            r"is scaled by torch.float8_e8m0fnu \[5, 3\]; accepted are .* \[5, 2\]",
+        ),
+        (
+            {"scale_b": torch.ones(8, 2)},
+            r"is scaled by torch.float32 \[8, 2\]; .* torch.float32 \[8, 1\] or \[1, 1\]",
+        ),
+        ({"scale_b": torch.ones(8)}, r"is scaled by torch.float32 \[8\]"),
+        ({"scale_b": torch.ones(8, 1).double()}, r"is scaled by torch.float64"),
+        ({"bias": torch.ones(8)}, "bias is torch.float32; it must be that of the result, torch.bfloat16"),
+        (
+            {"residual": torch.ones(4, 8).bfloat16()},
+            r"residual \[4, 8\] does not broadcast to the result \[5, 8\]",
+        ),
+        ({"activation": "tanh"}, "activation must be one of none, relu, .*, got 'tanh'"),
+        ({"out_dtype": torch.float64}, "out_dtype must be one of torch.bfloat16, .*, got torch.float64"),
+    ],
+)
+@pytest.mark.parametrize("place", ["cpu", "meta"])
+def test_wrong_arguments_are_named(changed: dict[str, Any], message: str, place: str) -> None:
+    given: dict[str, Any] = {
+        "a": elements("e4m3", 5, 64),
+        "b": elements("e4m3", 8, 64),
+        "scale_a": scales(127, 127, 5, 2),
+        "scale_b": scales(127, 127, 8, 2),
+        "out_dtype": torch.bfloat16,
+    } | changed
+    given = {name: x.to(place) if isinstance(x, Tensor) else x for name, x in given.items()}
+    with pytest.raises(RuntimeError, match=message):
+        scaled_gemm(**given)
