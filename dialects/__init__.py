@@ -6,11 +6,12 @@ from typing import Any
 from torch_mlir import ir
 
 from flycc.contracts import Problem
-from flycc.dialects import gemm, grouped_gemm, rms_norm, topk
+from flycc.dialects import gemm, grouped_gemm, rms_norm, scaled_gemm, topk
 from flycc.dialects.base import load
 from flycc.dialects.gemm import GemmOp, build_gemm
 from flycc.dialects.grouped_gemm import GroupedGemmOp, build_grouped_gemm
 from flycc.dialects.rms_norm import RmsNormBackwardOp, RmsNormOp, build_rms_norm, build_rms_norm_backward
+from flycc.dialects.scaled_gemm import ScaledGemmOp, build_scaled_gemm
 from flycc.dialects.topk import TopkOp, build_topk
 
 __all__ = [
@@ -18,11 +19,13 @@ __all__ = [
     "GroupedGemmOp",
     "RmsNormBackwardOp",
     "RmsNormOp",
+    "ScaledGemmOp",
     "TopkOp",
     "build_gemm",
     "build_grouped_gemm",
     "build_rms_norm",
     "build_rms_norm_backward",
+    "build_scaled_gemm",
     "build_topk",
     "load",
     "problem",
@@ -33,6 +36,7 @@ _PROBLEMS: dict[type, Callable[[Any], Problem]] = {
     GroupedGemmOp: grouped_gemm.problem,
     RmsNormOp: rms_norm.problem,
     RmsNormBackwardOp: rms_norm.backward_problem,
+    ScaledGemmOp: scaled_gemm.problem,
     TopkOp: topk.problem,
 }
 

@@ -10,7 +10,9 @@ from flycc.contracts.sizes import Size
 from flycc.dialects.tensor import Dim, Dims, Tensor, stamped
 
 #: Bytes of an element, by MLIR type name.
-ITEMSIZE = {"bf16": 2, "f16": 2, "f32": 4, "si32": 4}
+ITEMSIZE = {"bf16": 2, "f16": 2, "f32": 4, "si32": 4} | dict.fromkeys(
+    ("f8E4M3FN", "f8E5M2", "f8E8M0FNU", "f4E2M1FN"), 1
+)
 
 
 def known(value: ir.Value) -> Tensor:
