@@ -22,7 +22,15 @@ from flycc.contracts import (
     ScaledGemmProblem,
     TopkProblem,
 )
-from flycc.runtime import gemm, grouped_gemm, refusals, rms_norm, scaled_gemm, topk
+from flycc.runtime import (  # noqa: F401 (some only define operators)
+    gemm,
+    grouped_gemm,
+    mx_quantize,
+    refusals,
+    rms_norm,
+    scaled_gemm,
+    topk,
+)
 from flycc.runtime.device import Device
 from flycc.runtime.devices import device_for
 
