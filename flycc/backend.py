@@ -20,6 +20,8 @@ from flycc.runtime import ops, refusals
 
 # From here on every launch of this process asks the tuning tables, whoever compiled it.
 tuning.install()
+# And every trace has shape rules for MX-scaled products that are right.
+frontend.mend_scaled_mm()
 
 
 class Refused(FlyccError):

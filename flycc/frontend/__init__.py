@@ -5,6 +5,7 @@ from flycc.frontend.expert_loops import roll_up_expert_loops
 from flycc.frontend.inductor import compile_with_inductor
 from flycc.frontend.keep_whole import keep_whole
 from flycc.frontend.report import Candidate, Report
+from flycc.frontend.scaled_mm_meta import mend as mend_scaled_mm
 from flycc.frontend.stacked_products import stack_products
 
 __all__ = [
@@ -13,6 +14,7 @@ __all__ = [
     "compile_graph",
     "compile_with_inductor",
     "keep_whole",
+    "mend_scaled_mm",
     "roll_up_expert_loops",
     "stack_products",
 ]
