@@ -9,7 +9,7 @@ from torch_mlir.dialects.ext import Operand, Pure, Result
 
 from flycc.contracts.gemm import Activation, Epilogue, GemmDtype
 from flycc.contracts.scaled_gemm import BLOCK_K, ElementFormat, ScaledGemmProblem, ScaleKind
-from flycc.dialects.base import Flycc, create
+from flycc.dialects.base import Flycc
 from flycc.dialects.sizes import known, named, product, row_alignment
 from flycc.dialects.tensor import Dim, Tensor, VTensor, contradict, same, show
 from flycc.dialects.verifying import Fault, check_dims, check_dtype, has_attributes, segments, tensors, verify
@@ -128,17 +128,25 @@ def build_scaled_gemm(
 ) -> ScaledGemmOp:
     """Creates a `flycc.scaled_gemm` in front of `before` and with its location. `operand_type` is an MLIR type."""
     with before.context:
-        attributes: dict[str, ir.Attribute] = {
-            "placement": ir.StringAttr.get(placement),
-            "tree": ir.StringAttr.get(tree),
-            "k_block": ir.IntegerAttr.get(ir.IntegerType.get_signless(64), BLOCK_K),
-        }
+        op = ScaledGemmOp(
+            a,
+            b,
+            result_type,
+            ir.StringAttr.get(placement),
+            ir.IntegerAttr.get(ir.IntegerType.get_signless(64), BLOCK_K),
+            scale_a=scale_a,
+            scale_b=scale_b,
+            bias=bias,
+            residual=residual,
+            loc=before.location,
+            ip=ir.InsertionPoint(before),
+        )
+        op.attributes["tree"] = ir.StringAttr.get(tree)
         if operand_type is not None:
-            attributes["operand_type"] = ir.TypeAttr.get(ir.Type.parse(operand_type))
+            op.attributes["operand_type"] = ir.TypeAttr.get(ir.Type.parse(operand_type))
         if activation != "none":
-            attributes["activation"] = ir.StringAttr.get(activation)
-    operands = (a, b, scale_a, scale_b, bias, residual)
-    return create("flycc.scaled_gemm", operands, (result_type,), attributes, before=before, segmented=True)
+            op.attributes["activation"] = ir.StringAttr.get(activation)
+    return op
 
 
 def elements(row: Tensor) -> Dim:

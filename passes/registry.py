@@ -11,14 +11,17 @@ from flycc.passes.fuse_epilogue import fuse_cast, fuse_epilogue
 from flycc.passes.match_gemm import match_gemm
 from flycc.passes.match_grouped_gemm import match_grouped_gemm
 from flycc.passes.match_rms_norm import match_rms_norm
+from flycc.passes.match_scaled_gemm import match_scaled_gemm
 from flycc.passes.match_topk import match_topk
 
 #: A pass rewrites the module it is given in place. The first line of its docstring says what it does.
 Pass = Callable[[ir.Operation], None]
 
+#: In the order in which they run.
 PASSES: Mapping[str, Pass] = {
     "match-gemm": match_gemm,
     "match-grouped-gemm": match_grouped_gemm,
+    "match-scaled-gemm": match_scaled_gemm,
     "fuse-epilogue": fuse_epilogue,
     "match-rms-norm": match_rms_norm,
     "match-topk": match_topk,
@@ -26,5 +29,5 @@ PASSES: Mapping[str, Pass] = {
     "flycc-dce": flycc_dce,
 }
 
-#: Every pass that raises torch ops to flycc ops, in order.
-MATCH_PIPELINE = "match-gemm,match-grouped-gemm,fuse-epilogue,match-rms-norm,match-topk,fuse-cast,flycc-dce"
+#: Every pass.
+MATCH_PIPELINE = ",".join(PASSES)

@@ -12,9 +12,9 @@ from torch.fx.experimental.symbolic_shapes import statically_known_true
 from torch.fx.node import map_arg
 from torch_mlir.ir import OpView, Value
 
-from flycc.dialects import GemmOp, GroupedGemmOp, RmsNormBackwardOp, RmsNormOp, TopkOp
+from flycc.dialects import GemmOp, GroupedGemmOp, RmsNormBackwardOp, RmsNormOp, ScaledGemmOp, TopkOp
 from flycc.dialects.sizes import known
-from flycc.passes.torch_ir import constant
+from flycc.passes.torch_ir import NODE_ATTR, constant, int_list, is_none, producer
 
 #: The FX node, or number, that is the value of an operand; None for an operand that is absent.
 Operand = Callable[[Value | None], Any]
@@ -107,6 +107,34 @@ def _function(graph: Graph, target: Callable[..., Any], *args: Any, **kwargs: An
     return node
 
 
+def is_new(value: Value) -> bool:
+    """Whether `value` is the result of an op that a pass put into the module: see `passes.new_ops`."""
+    op = producer(value)
+    return op is not None and op.name.startswith("torch.aten.") and NODE_ATTR not in op.attributes
+
+
+def new_node(graph: Graph, value: Value, operand: Operand) -> Node:
+    """Inserts the operator of PyTorch whose result `value`, one for which `is_new`, is."""
+    op = producer(value)
+    assert op is not None
+    name, _, overload = op.name.removeprefix("torch.aten.").partition(".")
+    target = getattr(getattr(torch.ops.aten, name), overload or "default")
+    parameters = target._schema.arguments
+    positional = sum(not parameter.kwarg_only for parameter in parameters)
+    arguments = [_argument(item, operand) for item in op.operands]
+    named = {p.name: given for p, given in zip(parameters, arguments, strict=True) if p.kwarg_only}
+    return _function(graph, target, *arguments[:positional], **named)
+
+
+def _argument(value: Value, operand: Operand) -> Any:
+    """An argument of PyTorch: a number, None, a list, or the node of a tensor."""
+    numbers = int_list(value)
+    if numbers is not None or is_none(value):
+        return numbers
+    number = constant(value)
+    return operand(value) if number is None else number
+
+
 def _results(graph: Graph, node: Node, indices: Sequence[int]) -> list[Node]:
     return [_function(graph, operator.getitem, node, index) for index in indices]
 
@@ -138,6 +166,18 @@ def _transposed(op: GemmOp | GroupedGemmOp) -> dict[str, bool]:
 def _grouped_gemm(graph: Graph, op: GroupedGemmOp, operand: Operand, _: Sequence[int]) -> list[Node]:
     operands = [None if value is None else operand(value) for value in (op.a, op.b, op.offsets, op.bias)]
     return [_function(graph, torch.ops.flycc.grouped_gemm.default, *operands, **_transposed(op))]
+
+
+def _scaled_gemm(graph: Graph, op: ScaledGemmOp, operand: Operand, _: Sequence[int]) -> list[Node]:
+    operands = [
+        None if value is None else operand(value) for value in (op.a, op.b, op.scale_a, op.scale_b, op.bias)
+    ]
+    named: dict[str, Any] = {"out_dtype": _DTYPES[known(op.result).dtype]}
+    if op.residual is not None:
+        named["residual"] = operand(op.residual)
+    if op.activation != "none":
+        named["activation"] = op.activation
+    return [_function(graph, torch.ops.flycc.scaled_gemm.default, *operands, **named)]
 
 
 def _rms_norm(graph: Graph, op: RmsNormOp, operand: Operand, layout: Sequence[int]) -> list[Node]:
@@ -209,6 +249,7 @@ _CALLS: dict[type, Callable[[Graph, Any, Operand, Sequence[int]], list[Node]]] =
     GroupedGemmOp: _grouped_gemm,
     RmsNormOp: _rms_norm,
     RmsNormBackwardOp: _rms_norm_backward,
+    ScaledGemmOp: _scaled_gemm,
     TopkOp: _topk,
 }
 _NAMES: dict[type, str] = {
@@ -216,5 +257,6 @@ _NAMES: dict[type, str] = {
     GroupedGemmOp: "flycc::grouped_gemm",
     RmsNormOp: "flycc::rms_norm_fwd",
     RmsNormBackwardOp: "flycc::rms_norm_bwd",
+    ScaledGemmOp: "flycc::scaled_gemm",
     TopkOp: "flycc::topk",
 }

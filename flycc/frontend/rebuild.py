@@ -23,7 +23,16 @@ from flycc.dialects import problem
 from flycc.dialects.base import Flycc
 from flycc.dialects.sizes import known
 from flycc.dialects.tensor import SHAPE_ATTR, SHAPES_ATTR
-from flycc.frontend.calls import call, called, has_layout, is_row_major, layout_of, with_layout
+from flycc.frontend.calls import (
+    call,
+    called,
+    has_layout,
+    is_new,
+    is_row_major,
+    layout_of,
+    new_node,
+    with_layout,
+)
 from flycc.frontend.families import FAMILY_OF_PROBLEM, family_of
 from flycc.frontend.nodes import is_impure, mutates
 from flycc.passes.fuse_epilogue import FUSED_ATTR, UNFUSED_ATTR
@@ -160,6 +169,9 @@ class _Rebuilding:
         def operand(value: Value | None) -> Node | None:
             if value is None:
                 return None
+            if is_new(value):
+                with first.graph.inserting_before(first):
+                    return new_node(first.graph, value, operand)
             node = self._values(value)[0]
             if self._position[node] >= self._position[first]:
                 raise Inconsistent(Reason("rebuild.order", f"{first.name} would use {node.name} too early"))
