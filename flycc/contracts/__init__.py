@@ -10,6 +10,7 @@ from flycc.contracts.grouped_gemm import GroupedGemmProblem
 from flycc.contracts.reason import Reason
 from flycc.contracts.rms_norm import RmsNormBackwardProblem, RmsNormProblem
 from flycc.contracts.scaled_gemm import ScaledGemmProblem
+from flycc.contracts.scaled_grouped_gemm import ScaledGroupedGemmProblem
 from flycc.contracts.topk import TopkProblem
 
 #: What an op of the flycc dialect asks of a kernel.
@@ -19,6 +20,7 @@ Problem = (
     | RmsNormBackwardProblem
     | RmsNormProblem
     | ScaledGemmProblem
+    | ScaledGroupedGemmProblem
     | TopkProblem
 )
 
@@ -32,6 +34,7 @@ __all__ = [
     "RmsNormBackwardProblem",
     "RmsNormProblem",
     "ScaledGemmProblem",
+    "ScaledGroupedGemmProblem",
     "TopkProblem",
     "flycc_error_in",
 ]

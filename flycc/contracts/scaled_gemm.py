@@ -50,7 +50,7 @@ class ScaledGemmProblem:
     align_out: int = 16
     align_bias: int = 2
     align_residual: int = 2
-    epilogue: Epilogue = Epilogue()
+    epilogue: Epilogue = Epilogue()  # noqa: RUF009 (it is frozen)
 
     def __str__(self) -> str:
         bias = "+bias" if self.bias else ""

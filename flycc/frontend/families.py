@@ -12,6 +12,7 @@ from flycc.contracts import (
     RmsNormBackwardProblem,
     RmsNormProblem,
     ScaledGemmProblem,
+    ScaledGroupedGemmProblem,
     TopkProblem,
 )
 from flycc.frontend.nodes import target_name
@@ -50,6 +51,7 @@ FAMILY_OF_PROBLEM: dict[type[Problem], str] = {
     RmsNormProblem: "rms_norm",
     RmsNormBackwardProblem: "rms_norm_backward",
     ScaledGemmProblem: "scaled_gemm",
+    ScaledGroupedGemmProblem: "scaled_grouped_gemm",
     TopkProblem: "topk",
 }
 

@@ -20,6 +20,7 @@ from flycc.contracts import (
     RmsNormBackwardProblem,
     RmsNormProblem,
     ScaledGemmProblem,
+    ScaledGroupedGemmProblem,
     TopkProblem,
 )
 from flycc.runtime import (  # noqa: F401 (some only define operators)
@@ -29,6 +30,7 @@ from flycc.runtime import (  # noqa: F401 (some only define operators)
     refusals,
     rms_norm,
     scaled_gemm,
+    scaled_grouped_gemm,
     topk,
 )
 from flycc.runtime.device import Device
@@ -41,6 +43,7 @@ _FAMILIES: dict[type, tuple[str, Callable[[Any, Device], object]]] = {
     RmsNormProblem: ("rms-norm", rms_norm.prepare),
     RmsNormBackwardProblem: ("rms-norm", rms_norm.prepare_backward),
     ScaledGemmProblem: ("scaled-gemm", scaled_gemm.prepare),
+    ScaledGroupedGemmProblem: ("scaled-grouped-gemm", scaled_grouped_gemm.prepare),
     TopkProblem: ("topk", topk.prepare),
 }
 

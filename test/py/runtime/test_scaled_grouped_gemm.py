@@ -1,0 +1,147 @@
+"""flycc::scaled_grouped_gemm as a PyTorch operator: values, types, layouts, empty sizes, and wrong arguments.
+
+Sums are exact in float32, as in `test_scaled_gemm`: rounded once, they are the only right result.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from typing import Any
+
+import pytest
+import torch
+from scaled_values import TYPES, elements, scales, worth
+from torch import Tensor
+
+from flycc.runtime import ops  # noqa: F401 (defines the operator)
+
+scaled_grouped_gemm = torch.ops.flycc.scaled_grouped_gemm
+COUNTS = [0, 1, 67, 0, 130, 3]
+TOTAL, GROUPS, N, K, BLOCKS = sum(COUNTS), len(COUNTS), 24, 70, 3
+OFFSETS = torch.tensor(COUNTS).cumsum(0).int()
+
+
+@pytest.fixture(autouse=True)
+def _seed() -> None:
+    torch.manual_seed(int(os.environ["FLYCC_TEST_SEED"]))
+
+
+def arguments(form_a: str = "e4m3", form_b: str = "e4m3", n: int = N, k: int = K) -> dict[str, Any]:
+    blocks = -(-k // 32)
+    return {
+        "a": elements(form_a, TOTAL, k),
+        "b": elements(form_b, GROUPS, n, k),
+        "scale_a": scales(125, 129, TOTAL, blocks),
+        "scale_b": scales(125, 129, GROUPS, n, blocks),
+        "offsets": OFFSETS,
+        "out_dtype": torch.bfloat16,
+    }
+
+
+def exact(
+    a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, offsets: Tensor, out_dtype: torch.dtype
+) -> Tensor:
+    """The product of each group in float64, rounded once."""
+    rows, weights = worth(a, scale_a), worth(b, scale_b)
+    ends = offsets.tolist()
+    groups = zip([0, *ends[:-1]], ends, weights, strict=True)
+    return torch.cat([rows[start:end] @ weight.T for start, end, weight in groups]).to(out_dtype)
+
+
+@pytest.mark.parametrize(("form_a", "form_b"), [*itertools.product(TYPES, TYPES)])
+def test_types(form_a: str, form_b: str) -> None:
+    """Empty and ragged groups, a last block that is short, every mix of types."""
+    given = arguments(form_a, form_b)
+    result = scaled_grouped_gemm(**given)
+    assert torch.equal(result, exact(**given))
+    assert result.is_contiguous()
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+@pytest.mark.parametrize("columns", [False, True])
+def test_a_bias_is_a_row_for_each_group(dtype: torch.dtype, columns: bool) -> None:
+    given = arguments() | {"out_dtype": dtype}
+    bias = torch.randint(-9, 10, (N, GROUPS)).to(dtype).mT
+    bias = bias if columns else bias.contiguous()
+    rows = bias.double().repeat_interleave(torch.tensor(COUNTS), 0)
+    expected = exact(**given | {"out_dtype": torch.float64}) + rows
+    assert torch.equal(scaled_grouped_gemm(**given, bias=bias), expected.to(dtype))
+
+
+def test_strides_and_offsets() -> None:
+    """Rows with gaps from odd addresses, weights stored the other way around, scales and offsets with gaps."""
+    given = arguments()
+    given["a"] = elements("e4m3", TOTAL + 3, 99)[3:, 5 : 5 + K]
+    given["b"] = elements("e2m1", GROUPS, K // 2, 2 * N).mT
+    given["scale_a"] = scales(125, 129, 5, TOTAL).mT[:, 1:4]
+    given["scale_b"] = scales(125, 129, GROUPS + 1, N, 7)[1:, :, 2:5]
+    given["offsets"] = torch.stack([OFFSETS, torch.full_like(OFFSETS, 9)], 1)[:, 0]
+    assert torch.equal(scaled_grouped_gemm(**given), exact(**given))
+
+
+def test_rows_of_no_group_change_nothing() -> None:
+    given = arguments()
+    longer = given | {
+        "a": torch.cat([given["a"].view(torch.uint8), torch.full((20, K), 0x7F, dtype=torch.uint8)]).view(
+            torch.float8_e4m3fn
+        ),
+        "scale_a": scales(255, 255, TOTAL + 20, BLOCKS),
+    }
+    longer["scale_a"].view(torch.uint8)[:TOTAL] = given["scale_a"].view(torch.uint8)
+    result = scaled_grouped_gemm(**longer)
+    assert result.shape == (TOTAL + 20, N)
+    assert torch.equal(result[:TOTAL], exact(**given))
+
+
+@pytest.mark.parametrize(("n", "k"), [(N, 0), (0, K)])
+def test_empty_sizes(n: int, k: int) -> None:
+    """An empty sum is zero."""
+    result = scaled_grouped_gemm(**arguments(n=n, k=k))
+    assert torch.equal(result, torch.zeros(TOTAL, n, dtype=torch.bfloat16))
+
+
+def test_no_groups_write_nothing() -> None:
+    given = arguments()
+    given |= {name: given[name][:0] for name in ("b", "scale_b", "offsets")}
+    assert scaled_grouped_gemm(**given).shape == (TOTAL, N)
+
+
+def test_the_operator_is_legal() -> None:
+    given = arguments()
+    dtype = given.pop("out_dtype")
+    tests = ("test_autograd_registration", "test_faketensor", "test_aot_dispatch_dynamic")
+    torch.library.opcheck(
+        scaled_grouped_gemm.default, (*given.values(),), {"out_dtype": dtype}, test_utils=tests
+    )
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"a": torch.zeros(TOTAL, K)}, r"a \[201, 70\] is torch.float32; torch.float8_e4m3fn, "),
+        ({"b": elements("e4m3", N, K)}, r"b must have 3 dimensions, got \[24, 70\]"),
+        ({"b": elements("e4m3", GROUPS, N, 72)}, "a has K = 70, b has K = 72"),
+        (
+            {"scale_a": torch.ones(TOTAL, 1)},
+            "scale_a must have a byte for each block of 32 along K, got torch.float32",
+        ),
+        (
+            {"scale_b": scales(127, 127, GROUPS, N * BLOCKS)},
+            r"is scaled by torch.float8_e8m0fnu \[6, 72\]; accepted",
+        ),
+        ({"offsets": OFFSETS.long()}, r"offsets must be torch.int32 \[6\], got torch.int64 \[6\]"),
+        ({"offsets": OFFSETS[1:]}, r"offsets must be torch.int32 \[6\], got torch.int32 \[5\]"),
+        ({"bias": torch.ones(N).bfloat16()}, r"bias must be \[6, 24\], a row for each group, got \[24\]"),
+        (
+            {"bias": torch.ones(GROUPS, N)},
+            "bias is torch.float32; it must be that of the result, torch.bfloat16",
+        ),
+        ({"out_dtype": torch.int8}, "out_dtype must be one of torch.bfloat16, .*, got torch.int8"),
+    ],
+)
+@pytest.mark.parametrize("place", ["cpu", "meta"])
+def test_wrong_arguments_are_named(changed: dict[str, Any], message: str, place: str) -> None:
+    given = {name: x.to(place) if isinstance(x, Tensor) else x for name, x in (arguments() | changed).items()}
+    with pytest.raises(RuntimeError, match=message):
+        scaled_grouped_gemm(**given)
