@@ -17,6 +17,7 @@ from flycc.contracts import FlyccError, Problem, Reason
 from flycc.options import Options
 from flycc.record import add_graph, add_notes, phase
 from flycc.runtime import ops, refusals
+from flycc.runtime.mx_weight import mx_weight
 
 # From here on every launch of this process asks the tuning tables, whoever compiled it.
 tuning.install()
@@ -46,6 +47,9 @@ def flycc_backend(
     chosen = Options.parse(options, mode)
     with phase("roll up expert loops"):
         add_notes([*frontend.roll_up_expert_loops(gm), *frontend.stack_products(gm)])
+    if chosen.mx is not None:
+        with phase("quantise linear layers"):
+            add_notes(frontend.quantize_linears(gm, example_inputs, chosen.mx, chosen.mx_keep, mx_weight))
     with phase("keep composites whole"):
         whole = frontend.keep_whole(gm)
     compilers = {

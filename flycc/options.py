@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, get_args
 
 from flycc.contracts import FlyccError, Reason
@@ -12,6 +12,7 @@ from flycc.tuning import Autotune
 
 Fallback = Literal["eager", "inductor"]
 Target = Literal["gfx950"]
+Mx = Literal["mxfp8", "mxfp4"]
 
 
 class OptionError(FlyccError, ValueError):
@@ -30,12 +31,17 @@ class Options:
     form for other shapes. "model": as well, a search by the cost model for what is compiled and in no table of the
     user's, some seconds for each problem. "measure": the fastest of that search are timed on the GPU, if there is one.
     What is found is kept in the user's table. See docs/tuning.md.
+    `mx`: run linear layers in this MX format, weights and activations, where no gradient is needed. See docs/mx.md.
+    `mx_keep`: names of modules, or patterns of them as of files ("model.layers.0", "*.down_proj"), whose linear layers
+    stay as they are.
     """
 
     target: Target = "gfx950"
     fallback: Fallback = "eager"
     strict: bool = False
     autotune: Autotune = "table"
+    mx: Mx | None = None
+    mx_keep: tuple[str, ...] = ()
 
     @classmethod
     def parse(cls, options: Mapping[str, Any] | None = None, mode: str | None = None) -> Options:
@@ -50,22 +56,43 @@ class Options:
             raise OptionError(
                 Reason("option.type", f"options must be a dict of option names, got {type(options).__name__}")
             )
-        names = [field.name for field in fields(cls)]
+        known = [field.name for field in fields(cls)]
         for name, value in options.items():
-            if name not in names:
-                close = difflib.get_close_matches(str(name), names, n=1)
+            if name not in known:
+                close = difflib.get_close_matches(str(name), known, n=1)
                 hint = f" (did you mean {close[0]!r}?)" if close else ""
                 raise OptionError(
-                    Reason("option.unknown", f"unknown option {name!r}{hint}; known: {', '.join(names)}")
+                    Reason("option.unknown", f"unknown option {name!r}{hint}; known: {', '.join(known)}")
                 )
-            choices = {"target": Target, "fallback": Fallback, "autotune": Autotune}
-            accepted = get_args(choices[name]) if name in choices else (True, False)
-            # `1 == True` in Python, so the type is compared too.
-            if not any(value == choice and type(value) is type(choice) for choice in accepted):
+            if name in _CHOICES and not _is_one_of(value, _CHOICES[name]):
+                accepted = ", ".join(map(repr, _CHOICES[name]))
                 raise OptionError(
-                    Reason(
-                        f"option.{name}",
-                        f"option {name!r} is {value!r}; accepted: {', '.join(map(repr, accepted))}",
-                    )
+                    Reason(f"option.{name}", f"option {name!r} is {value!r}; accepted: {accepted}")
                 )
-        return cls(**options)
+        chosen = cls(**options)
+        return replace(chosen, mx_keep=_names(chosen.mx_keep, chosen.mx))
+
+
+#: What options take that take one of a few values.
+_CHOICES: dict[str, tuple[Any, ...]] = {
+    "target": get_args(Target),
+    "fallback": get_args(Fallback),
+    "strict": (True, False),
+    "autotune": get_args(Autotune),
+    "mx": (None, *get_args(Mx)),
+}
+
+
+def _is_one_of(value: Any, choices: Sequence[Any]) -> bool:
+    # `1 == True` in Python, so the type is compared too.
+    return any(value == choice and type(value) is type(choice) for choice in choices)
+
+
+def _names(keep: Any, mx: Mx | None) -> tuple[str, ...]:
+    """The names of `mx_keep`, checked."""
+    if not isinstance(keep, list | tuple) or not all(isinstance(name, str) for name in keep):
+        sentence = f"option 'mx_keep' is {keep!r}; accepted: a list of names or patterns of modules"
+        raise OptionError(Reason("option.mx_keep", sentence))
+    if keep and mx is None:
+        raise OptionError(Reason("option.mx_keep", "option 'mx_keep' is for option 'mx', which is not given"))
+    return tuple(keep)

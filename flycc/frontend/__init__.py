@@ -4,6 +4,7 @@ from flycc.frontend.compile import compile_graph
 from flycc.frontend.expert_loops import roll_up_expert_loops
 from flycc.frontend.inductor import compile_with_inductor
 from flycc.frontend.keep_whole import keep_whole
+from flycc.frontend.mx_linear import quantize_linears
 from flycc.frontend.report import Candidate, Report
 from flycc.frontend.scaled_mm_meta import mend as mend_scaled_mm
 from flycc.frontend.stacked_products import stack_products
@@ -15,6 +16,7 @@ __all__ = [
     "compile_with_inductor",
     "keep_whole",
     "mend_scaled_mm",
+    "quantize_linears",
     "roll_up_expert_loops",
     "stack_products",
 ]

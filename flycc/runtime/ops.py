@@ -27,6 +27,7 @@ from flycc.runtime import (  # noqa: F401 (some only define operators)
     gemm,
     grouped_gemm,
     mx_quantize,
+    mx_weight,
     refusals,
     rms_norm,
     scaled_gemm,

@@ -10,6 +10,8 @@ def test_defaults():
 
 
 def test_every_accepted_value():
+    assert Options.parse({"mx": "mxfp8", "mx_keep": ["lm_head"]}).mx_keep == ("lm_head",)
+    assert Options.parse({"mx": None}).mx is None
     for autotune in ("table", "model", "measure"):
         assert Options.parse({"autotune": autotune}).autotune == autotune
     for fallback in ("eager", "inductor"):
@@ -35,6 +37,14 @@ def test_every_accepted_value():
         ({"strict": "yes"}, "option.strict", ["'yes'", "True, False"]),
         ({3: 1}, "option.unknown", ["3"]),
         ({"autotune": True}, "option.autotune", ["'autotune'", "True", "'table', 'model', 'measure'"]),
+        ({"mx": "fp4"}, "option.mx", ["'mx'", "'fp4'", "None, 'mxfp8', 'mxfp4'"]),
+        (
+            {"mx": "mxfp4", "mx_keep": "lm_head"},
+            "option.mx_keep",
+            ["'mx_keep'", "'lm_head'", "a list of names"],
+        ),
+        ({"mx": "mxfp4", "mx_keep": [1]}, "option.mx_keep", ["[1]", "a list of names"]),
+        ({"mx_keep": ["lm_head"]}, "option.mx_keep", ["'mx_keep'", "'mx', which is not given"]),
         (["strict"], "option.type", ["dict", "list"]),
     ],
 )
