@@ -36,8 +36,8 @@ def match_scaled_gemm(module: ir.Operation) -> None:
     Elements are e4m3, e5m2 or packed e2m1, and may differ. Of PyTorch's recipes the scales of blocks of 1x32 (E8M0),
     of rows and of tensors are raised: the first become the MFMA's operands, the others are "hoisted" behind the sums,
     where PyTorch applies them too. What stands otherwise than a kernel reads it gets a view or a copy: scales in
-    PyTorch's 32x4x4 tiles (known sizes only), one scale for a tensor, a weight that no transpose in the graph makes
-    [K, N], a bias to be widened to the result's type.
+    PyTorch's tiles or with rows to spare (known sizes only), one scale for a tensor, a weight that no transpose in the
+    graph makes [K, N], a bias to be widened to the result's type.
 
     What fed the op stays, for flycc-dce or for other users. An op that is not raised gets the attributes
     `flycc.reason_code` and `flycc.reason`; one that nobody uses is passed over.
@@ -55,19 +55,21 @@ class Refused(Exception):
         self.what = what
 
 
-#: PyTorch's `ScalingType` and `SwizzleType`, by their numbers.
+#: PyTorch's `ScalingType` by its numbers.
 TENSOR, ROW, BLOCK = 0, 1, 3
 _RECIPES = {2: "BlockWise1x16 (NVFP4)", 4: "BlockWise1x128", 5: "BlockWise128x128"}
-TILED = 1
+#: How block scales are stored: PyTorch's `SwizzleType` by its numbers, and as `_scaled_mm` has them on ROCm: plain, but
+#: with rows up to a multiple of 128, and for whole 128s along K only.
+PLAIN, TILED, PADDED = 0, 1, 2
 
 
 @dataclass(frozen=True)
 class Scale:
-    """A scale operand of PyTorch, its recipe, and how it is stored (`TILED` or not)."""
+    """A scale operand of PyTorch, its recipe, and how it is stored (`PLAIN` and so on)."""
 
     value: ir.Value
     recipe: int
-    swizzle: int = 0
+    swizzle: int = PLAIN
 
 
 @dataclass(frozen=True)
@@ -148,7 +150,7 @@ def rows_of_scales(name: str, scale: Scale, rows: Dim, k: Dim, before: ir.Operat
     if scale.swizzle == TILED:
         return _untiled(name, scale.value, rows, k, before)
     if scale.recipe == TENSOR:
-        if prod(dim if isinstance(dim, int) else 0 for dim in tensor.dims) != 1:
+        if _count(tensor) != 1:
             raise Refused("scale", f"{name} is {show(tensor.dims)}; one number is needed")
         return scale.value if tensor.dims == (1, 1) else viewed(scale.value, (1, 1), before)
     columns = 1 if scale.recipe == ROW else -(-k // BLOCK_K) if isinstance(k, int) else None
@@ -158,10 +160,21 @@ def rows_of_scales(name: str, scale: Scale, rows: Dim, k: Dim, before: ir.Operat
         if scale.recipe == ROW and tensor.dims[0] == 1 and not contradict(tensor.dims[1], rows):
             reading = stored(scale.value, transposed=True)
             return transposed(scale.value, before) if reading is None else reading.value
-    if isinstance(rows, int) and isinstance(columns, int) and tensor.dims == (rows * columns,):
-        return viewed(scale.value, (rows, columns), before)
-    plain = " in rows, not in tiles," if scale.recipe == BLOCK else ""
-    raise Refused("scale", f"{name} is {show(tensor.dims)}; {show((rows, columns))}{plain} is needed")
+    if isinstance(rows, int) and isinstance(columns, int):
+        # Of contiguous scales it is only the number of bytes that PyTorch looks at.
+        padded = -(-rows // 128) * 128 if scale.swizzle == PADDED and columns % 4 == 0 else rows
+        if _count(tensor) == padded * columns:
+            value = scale.value
+            if tensor.dims != (padded, columns):
+                value = viewed(value, (padded, columns), before, "reshape")
+            return _first(value, 0, rows, before)
+    raise Refused("scale", f"{name} is {show(tensor.dims)}; {show((rows, columns))} is needed")
+
+
+def _count(tensor: Tensor) -> int | None:
+    """How many elements `tensor` has, if its sizes are known."""
+    sizes = [dim for dim in tensor.dims if isinstance(dim, int)]
+    return prod(sizes) if len(sizes) == len(tensor.dims) else None
 
 
 def _untiled(name: str, scale: ir.Value, rows: Dim, k: Dim, before: ir.Operation) -> ir.Value:
@@ -175,7 +188,7 @@ def _untiled(name: str, scale: ir.Value, rows: Dim, k: Dim, before: ir.Operation
         raise Refused("swizzle", f"{name} is in tiles of 32x4x4; only known sizes are put in order")
     blocks = -(-k // BLOCK_K)
     down, across = -(-rows // 128), -(-blocks // 4)
-    if prod(dim if isinstance(dim, int) else 0 for dim in tensor.dims) != 512 * down * across:
+    if _count(tensor) != 512 * down * across:
         sizes = show((128 * down, 4 * across))
         raise Refused("scale", f"{name} is {show(tensor.dims)} in tiles of 32x4x4; {sizes} is needed")
     tiles = viewed(scale, (down, across, 32, 4, 4), before, "reshape")
@@ -212,12 +225,12 @@ def _bias(bias: ir.Value, result: Tensor, before: ir.Operation) -> ir.Value:
 
 
 def _first_form(op: ir.Operation) -> _Call:
-    """`_scaled_mm`, whose scales say by their types and shapes what they are of; on ROCm none are in tiles."""
+    """`_scaled_mm`, whose scales say by their types and shapes what they are of."""
     a, b, scale_a, scale_b, bias, scale_result, _, _ = op.operands  # the result's type says what out_dtype is
     if not is_none(scale_result):
         raise Refused("scale-result", "its result is scaled (scale_result); no kernel does that")
     left, right = _recipe("scale_a", scale_a), _recipe("scale_b", scale_b)
-    return _Call(a, b, Scale(scale_a, left), Scale(scale_b, right), bias)
+    return _Call(a, b, Scale(scale_a, left, PADDED), Scale(scale_b, right, PADDED), bias)
 
 
 def _recipe(name: str, scale: ir.Value) -> int:
@@ -255,7 +268,7 @@ def _scale(name: str, operands: list[ir.Value]) -> Scale:
     if len(values) != 1:
         levels = " (NVFP4 has two levels of scales)" if len(values) == 2 else ""
         raise Refused("recipe", f"{name} is {len(values)} tensors{levels}; one is accepted")
-    recipe, swizzle = [*map(constant, numbers), 0, 0][:2]
+    recipe, swizzle = [*map(constant, numbers), TENSOR, PLAIN][:2]
     if not isinstance(recipe, int) or not isinstance(swizzle, int):
         raise Refused("recipe", f"the recipe of {name} is no constant")
     return Scale(values[0], recipe, swizzle)

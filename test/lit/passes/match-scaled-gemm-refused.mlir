@@ -95,9 +95,9 @@ func.func @fnuz(%x: !torch.vtensor<[4,64],f8E4M3FNUZ>, %w: !torch.vtensor<[64,16
   return %y : !torch.vtensor<[4,16],bf16>
 }
 
-// Without a recipe scales are not in tiles.
+// Without a recipe scales are plain, and for whole 128s along K.
 // CHECK-LABEL: func.func @tiles_by_size
-// CHECK: flycc.reason = "_scaled_mm: scale_a is [512]; [4, 2] in rows, not in tiles, is needed", flycc.reason_code = "scaled-gemm.scale"
+// CHECK: flycc.reason = "_scaled_mm: scale_a is [512]; [4, 2] is needed", flycc.reason_code = "scaled-gemm.scale"
 func.func @tiles_by_size(%x: !torch.vtensor<[4,64],f8E4M3FN>, %w: !torch.vtensor<[64,16],f8E4M3FN>, %sx: !torch.vtensor<[512],f8E8M0FNU>, %sw: !torch.vtensor<[512],f8E8M0FNU>) -> !torch.vtensor<[4,16],bf16> {
   %0 = torch.constant.int 0
   %1 = torch.constant.int 1
@@ -149,7 +149,7 @@ func.func @scale_type(%x: !torch.vtensor<[4,64],f8E4M3FN>, %w: !torch.vtensor<[6
 
 // The size of scales.
 // CHECK-LABEL: func.func @scale_size
-// CHECK: flycc.reason = "_scaled_mm_v2: scale_b is [4, 2]; [16, 2] in rows, not in tiles, is needed", flycc.reason_code = "scaled-gemm.scale"
+// CHECK: flycc.reason = "_scaled_mm_v2: scale_b is [4, 2]; [16, 2] is needed", flycc.reason_code = "scaled-gemm.scale"
 func.func @scale_size(%x: !torch.vtensor<[4,64],f8E4M3FN>, %w: !torch.vtensor<[64,16],f8E4M3FN>, %sx: !torch.vtensor<[4,2],f8E8M0FNU>, %sw: !torch.vtensor<[4,2],f8E8M0FNU>) -> !torch.vtensor<[4,16],bf16> {
   %0 = torch.constant.int 0
   %1 = torch.constant.int 1

@@ -155,3 +155,31 @@ func.func @dynamic(%x: !torch.vtensor<[?,64],f8E4M3FN>, %w: !torch.vtensor<[16,6
   %y = torch.operator "torch.aten._scaled_mm_v2"(%x, %wt, %sx, %3, %0, %sw, %3, %0, %none, %none, %false) : (!torch.vtensor<[?,64],f8E4M3FN>, !torch.vtensor<[64,16],f8E4M3FN>, !torch.vtensor<[?,2],f8E8M0FNU>, !torch.int, !torch.int, !torch.vtensor<[16,2],f8E8M0FNU>, !torch.int, !torch.int, !torch.none, !torch.none, !torch.bool) -> !torch.vtensor<[?,16],bf16>
   return %y : !torch.vtensor<[?,16],bf16>
 }
+
+// Bytes without a recipe have rows up to a multiple of 128, in any shape.
+// CHECK-LABEL: func.func @padded
+// CHECK: %[[A:.*]] = torch.aten.slice.Tensor %arg2, {{.*}} -> !torch.vtensor<[4,4],f8E8M0FNU>
+// CHECK: %[[R:.*]] = torch.aten.reshape %arg3, %{{.*}} -> !torch.vtensor<[128,4],f8E8M0FNU>
+// CHECK: %[[B:.*]] = torch.aten.slice.Tensor %[[R]], {{.*}} -> !torch.vtensor<[16,4],f8E8M0FNU>
+// CHECK: "flycc.scaled_gemm"(%arg0, %arg1, %[[A]], %[[B]]) {{.*}}placement = "operand"
+func.func @padded(%x: !torch.vtensor<[4,128],f8E4M3FN>, %w: !torch.vtensor<[16,128],f8E4M3FN>, %sx: !torch.vtensor<[128,4],f8E8M0FNU>, %sw: !torch.vtensor<[512],f8E8M0FNU>) -> !torch.vtensor<[4,16],bf16> {
+  %none = torch.constant.none
+  %false = torch.constant.bool false
+  %wt = torch.aten.t %w : !torch.vtensor<[16,128],f8E4M3FN> -> !torch.vtensor<[128,16],f8E4M3FN>
+  %y = torch.operator "torch.aten._scaled_mm"(%x, %wt, %sx, %sw, %none, %none, %none, %false) : (!torch.vtensor<[4,128],f8E4M3FN>, !torch.vtensor<[128,16],f8E4M3FN>, !torch.vtensor<[128,4],f8E8M0FNU>, !torch.vtensor<[512],f8E8M0FNU>, !torch.none, !torch.none, !torch.none, !torch.bool) -> !torch.vtensor<[4,16],bf16>
+  return %y : !torch.vtensor<[4,16],bf16>
+}
+
+// Plain scales in another shape.
+// CHECK-LABEL: func.func @flat
+// CHECK: %[[A:.*]] = torch.aten.reshape %arg2, %{{.*}} -> !torch.vtensor<[4,2],f8E8M0FNU>
+// CHECK: "flycc.scaled_gemm"(%arg0, %arg1, %[[A]], %arg3)
+func.func @flat(%x: !torch.vtensor<[4,64],f8E4M3FN>, %w: !torch.vtensor<[16,64],f8E4M3FN>, %sx: !torch.vtensor<[8],f8E8M0FNU>, %sw: !torch.vtensor<[16,2],f8E8M0FNU>) -> !torch.vtensor<[4,16],bf16> {
+  %3 = torch.constant.int 3
+  %0 = torch.constant.int 0
+  %none = torch.constant.none
+  %false = torch.constant.bool false
+  %wt = torch.aten.t %w : !torch.vtensor<[16,64],f8E4M3FN> -> !torch.vtensor<[64,16],f8E4M3FN>
+  %y = torch.operator "torch.aten._scaled_mm_v2"(%x, %wt, %sx, %3, %0, %sw, %3, %0, %none, %none, %false) : (!torch.vtensor<[4,64],f8E4M3FN>, !torch.vtensor<[64,16],f8E4M3FN>, !torch.vtensor<[8],f8E8M0FNU>, !torch.int, !torch.int, !torch.vtensor<[16,2],f8E8M0FNU>, !torch.int, !torch.int, !torch.none, !torch.none, !torch.bool) -> !torch.vtensor<[4,16],bf16>
+  return %y : !torch.vtensor<[4,16],bf16>
+}

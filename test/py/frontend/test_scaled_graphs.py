@@ -1,0 +1,225 @@
+"""Scaled products in compiled models: what is matched, and the exact results.
+
+Elements are integers and half integers, and scales differ by so little that sums are exact in float32: the exact sums,
+rounded once, are the only right result. PyTorch itself has no product with block scales on the CPU to compare with.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from scaled_values import TYPES, elements, scales, worth
+from torch import Tensor
+from torch.nn.functional import ScalingType, SwizzleType
+
+import flycc
+from flycc.record import collect
+
+M, N, K = 5, 7, 70
+STRICT = {"strict": True}
+MX, ROWS, WHOLE = ScalingType.BlockWise1x32, ScalingType.RowWise, ScalingType.TensorWise
+PLAIN, TILED = SwizzleType.NO_SWIZZLE, SwizzleType.SWIZZLE_32_4_4
+
+
+def products(record: flycc.Record) -> list[str]:
+    """The problems that kernels serve; no candidate is left to PyTorch."""
+    nodes = [node for graph in record.graphs for node in graph.report.nodes]
+    assert all(node.kernel == "flycc::scaled_gemm" for node in nodes), nodes
+    return [node.problem.split(" align")[0] for node in nodes]
+
+
+def compiled(function: Callable[..., Tensor], *inputs: Tensor, problem: str, **how: Any) -> Tensor:
+    """What `function` gives, compiled; it is one product, the `problem`."""
+    assert products(flycc.explain(function, *inputs)) == [f"scaled_gemm {problem}"]
+    torch._dynamo.reset()
+    return torch.compile(function, backend="flycc", options=STRICT, **how)(*inputs)
+
+
+def tiles(plain: Tensor) -> Tensor:
+    """Scales [rows, blocks] in PyTorch's tiles, one byte after the other by its documentation."""
+    rows, blocks = plain.shape
+    across = -(-blocks // 4)
+    stored = torch.full((-(-rows // 128) * across * 512,), 255, dtype=torch.uint8)
+    for r in range(rows):
+        for c in range(blocks):
+            tile = r // 128 * across + c // 4
+            stored[512 * tile + 16 * (r % 32) + 4 * (r % 128 // 32) + c % 4] = plain.view(torch.uint8)[r, c]
+    return stored.view(torch.float8_e8m0fnu)
+
+
+def block_scaled(form_a: str = "e4m3", form_b: str = "e4m3", *, m: int = M, n: int = N, k: int = K) -> Any:
+    """Operands [M, K] and [N, K], their scales, and the exact product."""
+    a, b = elements(form_a, m, k), elements(form_b, n, k)
+    blocks = -(-k // 32)
+    scale_a, scale_b = scales(125, 129, m, blocks), scales(125, 129, n, blocks)
+    return a, b, scale_a, scale_b, worth(a, scale_a) @ worth(b, scale_b).T
+
+
+def mx(a: Tensor, b: Tensor, x: Tensor, y: Tensor, dtype: torch.dtype = torch.bfloat16) -> Tensor:
+    return F.scaled_mm(a, b.t(), x, MX, y, MX, PLAIN, PLAIN, output_dtype=dtype)
+
+
+@pytest.mark.parametrize(
+    ("form_a", "form_b"), [(form, form) for form in TYPES] + [("e4m3", "e2m1"), ("e2m1", "e5m2")]
+)
+def test_blocks(form_a: str, form_b: str) -> None:
+    *operands, expected = block_scaled(form_a, form_b)
+    result = compiled(mx, *operands, problem=f"{M}x{N}x{K} {form_a}:block x {form_b}:block -> bf16")
+    assert torch.equal(result, expected.bfloat16())
+    assert result.is_contiguous()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+def test_types_of_results_and_a_bias(dtype: torch.dtype) -> None:
+    *operands, expected = block_scaled()
+    bias = torch.randint(-4, 5, (N,)).to(dtype)
+    name = {torch.float16: "f16", torch.float32: "f32"}[dtype]
+    result = compiled(
+        lambda a, b, x, y, c: F.scaled_mm(a, b.t(), x, MX, y, MX, bias=c, output_dtype=dtype),
+        *operands,
+        bias,
+        problem=f"{M}x{N}x{K} e4m3:block x e4m3:block -> {name}+bias",
+    )
+    assert torch.equal(result, (expected + bias).to(dtype))
+
+
+def test_a_bias_of_16_bits_with_a_result_of_32() -> None:
+    *operands, expected = block_scaled()
+    bias = torch.randint(-4, 5, (N,)).bfloat16()
+    result = compiled(
+        lambda a, b, x, y, c: F.scaled_mm(a, b.t(), x, MX, y, MX, bias=c, output_dtype=torch.float32),
+        *operands,
+        bias,
+        problem=f"{M}x{N}x{K} e4m3:block x e4m3:block -> f32+bias",
+    )
+    assert torch.equal(result, (expected + bias).float())
+
+
+@pytest.mark.parametrize(("m", "n", "k"), [(M, N, K), (130, 33, 160)])
+def test_tiled_scales(m: int, n: int, k: int) -> None:
+    """Partial tiles, and more than one in each direction."""
+    a, b, x, y, expected = block_scaled("e2m1", "e2m1", m=m, n=n, k=k)
+    result = compiled(
+        lambda a, b, x, y: F.scaled_mm(a, b.t(), x, MX, y, MX, TILED, TILED),
+        *(a, b, tiles(x), tiles(y)),
+        problem=f"{m}x{n}x{k} e2m1:block x e2m1:block -> bf16",
+    )
+    assert torch.equal(result, expected.bfloat16())
+
+
+def test_the_first_form_with_scales_of_rows_to_spare() -> None:
+    a, b, x, y, expected = block_scaled(m=16, n=32, k=128)
+    spare_x, spare_y = (F.pad(s.view(torch.uint8), (0, 0, 0, 128 - len(s)), value=255) for s in (x, y))
+    result = compiled(
+        lambda a, b, x, y: torch._scaled_mm(a, b.t(), x, y, out_dtype=torch.bfloat16),
+        *(a, b, spare_x.view(x.dtype), spare_y.view(y.dtype).flatten()),
+        problem="16x32x128 e4m3:block x e4m3:block -> bf16",
+    )
+    assert torch.equal(result, expected.bfloat16())
+
+
+#: Scales of rows or of a tensor: how PyTorch multiplies with them, the scales, and what the kernel is asked for.
+FORMS: dict[str, tuple[Callable[..., Tensor], tuple[int, ...], tuple[int, ...]]] = {
+    "rows": (lambda a, b, x, y: F.scaled_mm(a, b.t(), x, ROWS, y, ROWS), (M, 1), (1, N)),
+    "column": (lambda a, b, x, y: F.scaled_mm(a, b.t(), x, ROWS, y.t(), ROWS), (M, 1), (N, 1)),
+    "tensors": (lambda a, b, x, y: F.scaled_mm(a, b.t(), x, WHOLE, y, WHOLE), (), (1,)),
+    "first form, rows": (
+        lambda a, b, x, y: torch._scaled_mm(a, b.t(), x, y, out_dtype=torch.bfloat16),
+        (M, 1),
+        (1, N),
+    ),
+    "first form, tensors": (
+        lambda a, b, x, y: torch._scaled_mm(a, b.t(), x, y, out_dtype=torch.bfloat16),
+        (),
+        (1, 1),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_rows_and_tensors(name: str) -> None:
+    """PyTorch on the CPU has these; quarters as scales keep its sums exact, too."""
+    function, shape_a, shape_b = FORMS[name]
+    a, b = elements("e4m3", M, K), elements("e5m2", N, K)
+    x, y = (torch.randint(1, 9, shape).float() / 4 for shape in (shape_a, shape_b))
+    result = compiled(function, a, b, x, y, problem=f"{M}x{N}x{K} e4m3:row_f32 x e5m2:row_f32 -> bf16")
+    column = y.reshape(1, -1)
+    exact = (worth(a) @ worth(b).T) * x.double() * column.double()
+    assert torch.equal(result, exact.bfloat16())
+    assert torch.equal(result, function(a, b, x, y))
+
+
+def test_layouts() -> None:
+    """A weight that is [K, N] in memory or a slice of another, operands at odd addresses, rows with padding."""
+    *_, x, y, _ = block_scaled()
+    a = elements("e4m3", M, K + 1)[:, 1:]
+    b = elements("e4m3", K + 3, N + 1)[3:, 1:]
+    expected = worth(a.contiguous(), x) @ worth(b.t().contiguous(), y).T
+    function = lambda a, b, x, y: F.scaled_mm(a, b, x, MX, y, MX)  # noqa: E731
+    problem = f"{M}x{N}x{K} e4m3:block x e4m3:block -> bf16"
+    assert torch.equal(compiled(function, a, b, x, y, problem=problem), expected.bfloat16())
+    x_wide = torch.empty(M, 8, dtype=torch.uint8).view(x.dtype)[:, 2:5].copy_(x)
+    y_across = y.t().contiguous().t()
+    assert torch.equal(compiled(function, a, b, x_wide, y_across, problem=problem), expected.bfloat16())
+
+
+def test_nan_scales_and_zero_elements() -> None:
+    """A byte of 255 makes its row NaN, whatever the elements are."""
+    a, b, x, y, _ = block_scaled("e2m1", "e2m1")
+    a.view(torch.uint8)[1] = 0
+    x.view(torch.uint8)[1, 2] = 255
+    expected = worth(a, x) @ worth(b, y).T
+    result = torch.compile(mx, backend="flycc", options=STRICT)(a, b, x, y)
+    assert result[1].isnan().all()
+    assert torch.equal(result.nan_to_num(), expected.bfloat16().nan_to_num())
+
+
+@pytest.mark.parametrize("form", ["e4m3", "e2m1"])
+def test_any_number_of_rows_runs_without_compiling_again(form: str) -> None:
+    counter = torch._dynamo.testing.CompileCounterWithBackend("flycc")
+    function = torch.compile(mx, backend=counter, dynamic=True)
+    _, b, _, y, _ = block_scaled(form, form)
+    for m in (5, 33, 2):
+        a, _, x, _, _ = block_scaled(form, form, m=m)
+        torch._dynamo.mark_dynamic(a, 0)
+        torch._dynamo.mark_dynamic(x, 0)
+        assert torch.equal(function(a, b, x, y), (worth(a, x) @ worth(b, y).T).bfloat16())
+    assert counter.frame_count == 1
+
+
+@pytest.mark.parametrize(("m", "n", "k"), [(0, N, K), (M, 0, K), (M, N, 0)])
+def test_empty_products(m: int, n: int, k: int) -> None:
+    *operands, expected = block_scaled(m=m, n=n, k=k)
+    result = torch.compile(mx, backend="flycc", options=STRICT)(*operands)
+    assert result.shape == (m, n)
+    assert torch.equal(result, expected.bfloat16())
+
+
+REFUSED: dict[str, tuple[Callable[..., Tensor], str]] = {
+    "a narrow result": (lambda a, b, x, y: torch._scaled_mm(a, b.t(), x, y), "scaled-gemm.dtype"),
+    "blocks of 128": (
+        lambda a, b, x, y: torch._scaled_mm(
+            a, b.t(), x.expand(M, 2).contiguous(), y.expand(2, N).contiguous(), out_dtype=torch.bfloat16
+        ),
+        "scaled-gemm.recipe",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_refused_says_why(name: str) -> None:
+    function, code = REFUSED[name]
+    a, b = elements("e4m3", M, 140), elements("e4m3", N, 140)
+    one = torch.ones(1, 1)
+    # PyTorch on the CPU runs the one, but not the other.
+    with collect() as record, contextlib.suppress(RuntimeError, ValueError):
+        torch.compile(function, backend="flycc")(a, b, one, one)
+    [node] = [node for graph in record.graphs for node in graph.report.nodes]
+    assert node.kernel is None
+    assert node.reason is not None
+    assert node.reason.code == code
