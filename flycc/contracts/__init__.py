@@ -7,6 +7,7 @@ neither may import the other, so they live below both.
 from flycc.contracts.errors import FlyccError, flycc_error_in
 from flycc.contracts.gemm import Epilogue, GemmProblem
 from flycc.contracts.grouped_gemm import GroupedGemmProblem
+from flycc.contracts.mx import MxDequantizeProblem, MxQuantizeProblem, ScaleRangeProblem
 from flycc.contracts.reason import Reason
 from flycc.contracts.rms_norm import RmsNormBackwardProblem, RmsNormProblem
 from flycc.contracts.scaled_gemm import ScaledGemmProblem
@@ -17,8 +18,11 @@ from flycc.contracts.topk import TopkProblem
 Problem = (
     GemmProblem
     | GroupedGemmProblem
+    | MxDequantizeProblem
+    | MxQuantizeProblem
     | RmsNormBackwardProblem
     | RmsNormProblem
+    | ScaleRangeProblem
     | ScaledGemmProblem
     | ScaledGroupedGemmProblem
     | TopkProblem
@@ -29,10 +33,13 @@ __all__ = [
     "FlyccError",
     "GemmProblem",
     "GroupedGemmProblem",
+    "MxDequantizeProblem",
+    "MxQuantizeProblem",
     "Problem",
     "Reason",
     "RmsNormBackwardProblem",
     "RmsNormProblem",
+    "ScaleRangeProblem",
     "ScaledGemmProblem",
     "ScaledGroupedGemmProblem",
     "TopkProblem",

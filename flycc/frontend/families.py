@@ -7,12 +7,15 @@ from torch.fx import Node
 from flycc.contracts import (
     GemmProblem,
     GroupedGemmProblem,
+    MxDequantizeProblem,
+    MxQuantizeProblem,
     Problem,
     Reason,
     RmsNormBackwardProblem,
     RmsNormProblem,
     ScaledGemmProblem,
     ScaledGroupedGemmProblem,
+    ScaleRangeProblem,
     TopkProblem,
 )
 from flycc.frontend.nodes import target_name
@@ -48,10 +51,13 @@ FAMILIES = {
 FAMILY_OF_PROBLEM: dict[type[Problem], str] = {
     GemmProblem: "gemm",
     GroupedGemmProblem: "grouped_gemm",
+    MxDequantizeProblem: "mx_dequantize",
+    MxQuantizeProblem: "mx_quantize",
     RmsNormProblem: "rms_norm",
     RmsNormBackwardProblem: "rms_norm_backward",
     ScaledGemmProblem: "scaled_gemm",
     ScaledGroupedGemmProblem: "scaled_grouped_gemm",
+    ScaleRangeProblem: "scale_range",
     TopkProblem: "topk",
 }
 

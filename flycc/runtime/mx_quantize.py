@@ -3,34 +3,176 @@
 from __future__ import annotations
 
 import itertools
-from typing import get_args
+import math
+from dataclasses import dataclass
+from typing import TypeVar, get_args
 
 import torch
 from torch import Tensor
 
+from flycc.contracts import FlyccError, MxDequantizeProblem, MxQuantizeProblem, Reason, ScaleRangeProblem
 from flycc.contracts.mx import EMAX, LARGEST, NAN_BYTE, ZERO_BLOCK, ScaleRounding, WideDtype, carry
 from flycc.contracts.scaled_gemm import BLOCK_K, ELEMENT_BITS, ElementFormat
+from flycc.kernels import mx_quantize as family
+from flycc.runtime import choice, launching, plans, refusals, workspace
+from flycc.runtime.device import Device
+from flycc.runtime.devices import common_device, device_for
+from flycc.runtime.kept import Kept
+from flycc.runtime.launching import Launched
 from flycc.runtime.library import LIBRARY
+from flycc.runtime.loading import Loaded, load
+from flycc.runtime.scaled_operands import FORMATS, ScaledOperand
 
 LIBRARY.define(
     'mx_quantize(Tensor x, *, str format="e4m3", str rounding="floor") -> (Tensor data, Tensor scales, Tensor range)'
 )
 LIBRARY.define("mx_dequantize(Tensor data, Tensor scales, *, ScalarType dtype) -> Tensor")
-LIBRARY.define("scale_range(Tensor scales) -> Tensor")
+LIBRARY.define("scale_range(Tensor scales, *, bool keep=False) -> Tensor")
 
 #: Element types by the names of formats; one of e2m1 is a byte that holds two.
-ELEMENTS: dict[ElementFormat, torch.dtype] = {
-    "e4m3": torch.float8_e4m3fn,
-    "e5m2": torch.float8_e5m2,
-    "e2m1": torch.float4_e2m1fn_x2,
-}
-FORMATS: dict[torch.dtype, ElementFormat] = {dtype: name for name, dtype in ELEMENTS.items()}
+ELEMENTS: dict[ElementFormat, torch.dtype] = {name: dtype for dtype, name in FORMATS.items()}
 SCALES = torch.float8_e8m0fnu
 
 _WIDE: dict[torch.dtype, WideDtype] = {torch.bfloat16: "bf16", torch.float16: "f16", torch.float32: "f32"}
 #: The magnitudes of e2m1, and what lies halfway between neighbours, with whether that rounds up to an even code.
 _E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 _HALFWAY = tuple(((a + b) / 2, code % 2 == 1) for code, (a, b) in enumerate(itertools.pairwise(_E2M1)))
+
+_QUANTIZE_PLANS, _DEQUANTIZE_PLANS, _RANGE_PLANS = plans.Plans(), plans.Plans(), plans.Plans()
+#: What `scale_range` found of tensors that it was to keep.
+_KEPT: Kept[Tensor] = Kept()
+
+RowsProblem = TypeVar("RowsProblem", MxQuantizeProblem, MxDequantizeProblem)
+
+
+def _chosen(problem: RowsProblem) -> family.RowsConfig:
+    config = choice.choose(problem, family.choose)
+    if isinstance(config, Reason):
+        raise FlyccError(config)
+    return config
+
+
+def prepare_quantize(problem: MxQuantizeProblem, device: Device) -> tuple[family.RowsConfig, Loaded]:
+    """The configuration and the loaded kernel for `problem`; compiled if this is its first use.
+
+    Raises `FlyccError` with the reason where no kernel serves the problem or it cannot be built.
+    """
+    config = _chosen(problem)
+    return config, load(family.quantize_kernel(problem, config), device)
+
+
+def prepare_dequantize(problem: MxDequantizeProblem, device: Device) -> tuple[family.RowsConfig, Loaded]:
+    """As `prepare_quantize`."""
+    config = _chosen(problem)
+    return config, load(family.dequantize_kernel(problem, config), device)
+
+
+def prepare_range(problem: ScaleRangeProblem, device: Device) -> Loaded:
+    """As `prepare_quantize`: there is one kernel."""
+    return load(family.range_kernel(problem), device)
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """[..., N] as rows: `tensor` is [rows, N] with unit stride along N."""
+
+    tensor: Tensor
+
+    @classmethod
+    def of(cls, tensor: Tensor) -> Rows:
+        """Copies if the leading dimensions do not collapse, or N has no unit stride."""
+        if tensor.shape[-1] > 1 and tensor.stride(-1) != 1:
+            tensor = tensor.contiguous()
+        return cls(tensor.reshape(-1, tensor.shape[-1]))
+
+    @property
+    def contiguous(self) -> bool:
+        return self.tensor.is_contiguous()
+
+    @property
+    def stride(self) -> int:
+        """Between rows, in elements; PyTorch leaves that of a single row undefined."""
+        return self.tensor.stride(0) if self.tensor.shape[0] > 1 else 0
+
+    @property
+    def align(self) -> int:
+        """The largest power of two, at most 16, that divides the byte address of every row."""
+        return math.gcd(16, self.tensor.data_ptr(), self.stride * self.tensor.element_size())
+
+
+def launch_quantize(
+    x: Tensor,
+    results: tuple[Tensor, Tensor, Tensor],
+    format: ElementFormat,
+    rounding: ScaleRounding,
+    device: Device,
+) -> Launched:
+    """Compute `results` = (data, scales, range) of an `x` with elements.
+
+    Raises `FlyccError` before anything ran, or `DeviceError` from the launch.
+    """
+    rows = Rows.of(x)
+    count, columns = rows.tensor.shape
+    natural = MxQuantizeProblem(_WIDE[x.dtype], format, count, columns, rounding, rows.align)
+    problem = family.flat(natural) if rows.contiguous else natural
+    config, loaded = prepare_quantize(problem, device)
+    shares = family.shares(problem, config)
+    stride = rows.stride if problem is natural else shares.sizes["columns"]
+    if reason := config.check_stride(problem, stride, x.element_size()):
+        raise FlyccError(reason)
+    data, scales, range_ = results
+    numbers = {**shares.numbers, "ld_x": stride, "workgroups": shares.workgroups}
+    outputs = {"data": data, "scales": scales}
+    return _with_range(device, loaded, shares, {"x": rows.tensor}, outputs, range_, numbers)
+
+
+def launch_dequantize(data: Tensor, scales: Tensor, out: Tensor, device: Device) -> Launched:
+    """Compute `out`, which has elements. Raises as `launch_quantize` does."""
+    rows, bytes_ = Rows.of(data.view(torch.uint8)), Rows.of(scales.view(torch.uint8))
+    count, columns = rows.tensor.shape[0], out.shape[-1]
+    natural = MxDequantizeProblem(FORMATS[data.dtype], _WIDE[out.dtype], count, columns, rows.align)
+    problem = family.flat(natural) if rows.contiguous and bytes_.contiguous else natural
+    config, loaded = prepare_dequantize(problem, device)
+    shares = family.shares(problem, config)
+    strides = {"ld_data": rows.stride, "ld_scales": bytes_.stride}
+    width = shares.sizes["columns"]
+    if problem is not natural:
+        strides = {"ld_data": width * ELEMENT_BITS[problem.format] // 8, "ld_scales": width // BLOCK_K}
+    for stride in (*strides.values(), width * out.element_size()):
+        if reason := config.check_stride(problem, stride, 1):
+            raise FlyccError(reason)
+    numbers = {**shares.numbers, **strides}
+    inputs = {"data": rows.tensor, "scales": bytes_.tensor}
+    return launching.launch(device, loaded, shares.launch, inputs, {"out": out}, numbers)
+
+
+def launch_range(scales: Tensor, range_: Tensor, device: Device) -> Launched:
+    """Compute `range_` of `scales` that are not empty. Raises as `launch_quantize` does."""
+    bytes_ = scales.contiguous().view(torch.uint8).flatten()
+    if bytes_.data_ptr() % 4:
+        bytes_ = bytes_.clone()
+    problem = ScaleRangeProblem(bytes_.numel())
+    shares = family.range_shares(problem)
+    if isinstance(shares, Reason):
+        raise FlyccError(shares)
+    loaded = prepare_range(problem, device)
+    return _with_range(device, loaded, shares, {"scales": bytes_}, {}, range_, shares.numbers)
+
+
+def _with_range(
+    device: Device,
+    loaded: Loaded,
+    shares: family.Shares,
+    inputs: dict[str, Tensor],
+    outputs: dict[str, Tensor],
+    range_: Tensor,
+    numbers: dict[str, int],
+) -> Launched:
+    """Launch a kernel whose workgroups' ranges come together."""
+    partial = range_.new_empty(shares.workgroups)
+    with workspace.counters(1, device, range_.device) as arrived:
+        meeting = {"partial": partial, "arrived": arrived, "range": range_}
+        return launching.launch(device, loaded, shares.launch, inputs, outputs | meeting, numbers)
 
 
 def mx_quantize(
@@ -46,8 +188,19 @@ def mx_quantize(
     Returns contiguous data [..., K] (of e2m1 [..., ceil(K / 2)] bytes with two elements each, and a zero after an
     odd last one), scales [..., ceil(K / 32)] and their range, as `scale_range` has it.
     """
-    mx_quantize_fake(x, format=format, rounding=rounding)
-    return _quantize_in_pytorch(x, format, rounding)
+    if made := _QUANTIZE_PLANS.repeat((x,), (format, rounding)):
+        return made[0], made[1], made[2]
+    results = mx_quantize_fake(x, format=format, rounding=rounding)
+    if not x.numel():
+        return _quantize_in_pytorch(x, format, rounding)
+    try:
+        device = device_for(x.device)
+        launched = launch_quantize(x, results, format, rounding, device)
+        _QUANTIZE_PLANS.keep({"x": x}, (format, rounding), results, [launched])
+    except Exception as error:  # a model never breaks because of us: see refusals.refuse
+        refusals.refuse("mx-quantize", error)
+        return _quantize_in_pytorch(x, format, rounding)
+    return results
 
 
 def mx_dequantize(data: Tensor, scales: Tensor, *, dtype: torch.dtype) -> Tensor:
@@ -59,15 +212,48 @@ def mx_dequantize(data: Tensor, scales: Tensor, *, dtype: torch.dtype) -> Tensor
 
     Returns contiguous [..., K].
     """
-    mx_dequantize_fake(data, scales, dtype=dtype)
-    return _dequantize_in_pytorch(data, scales, dtype)
+    if made := _DEQUANTIZE_PLANS.repeat((data, scales), (dtype,)):
+        return made[0]
+    out = mx_dequantize_fake(data, scales, dtype=dtype)
+    if not out.numel():
+        return out
+    try:
+        given = {"data": data, "scales": scales}
+        device = device_for(common_device(**given))
+        _DEQUANTIZE_PLANS.keep(given, (dtype,), [out], [launch_dequantize(data, scales, out, device)])
+    except Exception as error:  # a model never breaks because of us: see refusals.refuse
+        refusals.refuse("mx-dequantize", error)
+        return _dequantize_in_pytorch(data, scales, dtype)
+    return out
 
 
-def scale_range(scales: Tensor) -> Tensor:
+def scale_range(scales: Tensor, *, keep: bool = False) -> Tensor:
     """int32 [3]: the lowest and the highest of E8M0 bytes that are not 255 (127 and 127 if there is none), and whether
-    (1 or 0) a byte is 255, which is NaN."""
-    scale_range_fake(scales)
-    return _range_in_pytorch(scales)
+    (1 or 0) a byte is 255, which is NaN.
+
+    With `keep`, what was found of this very tensor (a weight's scales) is remembered until it is written to, as far as
+    `Kept` sees that.
+    """
+    if not keep:
+        return _found_range(scales)
+    return _KEPT.get(
+        scales, None, lambda: _found_range(scales)
+    ).clone()  # the caller may do what it wants with it
+
+
+def _found_range(scales: Tensor) -> Tensor:
+    if made := _RANGE_PLANS.repeat((scales,), ()):
+        return made[0]
+    range_ = scale_range_fake(scales)
+    if not scales.numel():
+        return _range_in_pytorch(scales)
+    try:
+        device = device_for(scales.device)
+        _RANGE_PLANS.keep({"scales": scales}, (), [range_], [launch_range(scales, range_, device)])
+    except Exception as error:  # a model never breaks because of us: see refusals.refuse
+        refusals.refuse("scale-range", error)
+        return _range_in_pytorch(scales)
+    return range_
 
 
 def _quantize_in_pytorch(
@@ -106,16 +292,9 @@ def _e2m1_codes(values: Tensor) -> Tensor:
 
 
 def _dequantize_in_pytorch(data: Tensor, scales: Tensor, dtype: torch.dtype) -> Tensor:
-    """The same by PyTorch's own operators."""
-    if FORMATS[data.dtype] == "e2m1":
-        codes = data.view(torch.uint8)
-        codes = torch.stack((codes & 15, codes >> 4), -1).flatten(-2).int()
-        values = data.new_tensor(_E2M1 + tuple(-value for value in _E2M1), dtype=torch.float32)[codes]
-    else:
-        values = data.float()
-    factor = scales.float().repeat_interleave(BLOCK_K, -1)[..., : values.shape[-1]]
-    # The one rounding: a product of an element and a power of two is a float32, or overflows.
-    return (values * factor).to(dtype)
+    """The same by PyTorch's own operators. An element times a power of two is a float32, or overflows, so that the
+    way from float64 through it rounds once."""
+    return ScaledOperand(FORMATS[data.dtype], data, "block", scales).elements().to(dtype)
 
 
 def _range_in_pytorch(scales: Tensor) -> Tensor:
@@ -163,7 +342,7 @@ def mx_dequantize_fake(data: Tensor, scales: Tensor, *, dtype: torch.dtype) -> T
     return data.new_empty((*data.shape[:-1], columns), dtype=dtype)
 
 
-def scale_range_fake(scales: Tensor) -> Tensor:
+def scale_range_fake(scales: Tensor, *, keep: bool = False) -> Tensor:
     """The uninitialised result of `scale_range`, what was given checked."""
     _one_of("scale_range", "scales", scales.dtype, (SCALES,))
     return scales.new_empty(3, dtype=torch.int32)

@@ -16,11 +16,14 @@ from flycc.contracts import (
     FlyccError,
     GemmProblem,
     GroupedGemmProblem,
+    MxDequantizeProblem,
+    MxQuantizeProblem,
     Reason,
     RmsNormBackwardProblem,
     RmsNormProblem,
     ScaledGemmProblem,
     ScaledGroupedGemmProblem,
+    ScaleRangeProblem,
     TopkProblem,
 )
 from flycc.runtime import (  # noqa: F401 (some only define operators)
@@ -41,8 +44,11 @@ from flycc.runtime.devices import device_for
 _FAMILIES: dict[type, tuple[str, Callable[[Any, Device], object]]] = {
     GemmProblem: ("gemm", gemm.prepare),
     GroupedGemmProblem: ("grouped-gemm", grouped_gemm.prepare),
+    MxDequantizeProblem: ("mx-dequantize", mx_quantize.prepare_dequantize),
+    MxQuantizeProblem: ("mx-quantize", mx_quantize.prepare_quantize),
     RmsNormProblem: ("rms-norm", rms_norm.prepare),
     RmsNormBackwardProblem: ("rms-norm", rms_norm.prepare_backward),
+    ScaleRangeProblem: ("scale-range", mx_quantize.prepare_range),
     ScaledGemmProblem: ("scaled-gemm", scaled_gemm.prepare),
     ScaledGroupedGemmProblem: ("scaled-grouped-gemm", scaled_grouped_gemm.prepare),
     TopkProblem: ("topk", topk.prepare),
