@@ -33,6 +33,7 @@ _SOURCES = (
             "config.py",
             "epilogue.py",
             "kernarg.py",
+            "mfma.py",
             "operand.py",
             "order.py",
             "parts.py",

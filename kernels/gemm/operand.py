@@ -14,15 +14,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from typing import Any
 
 import flydsl.expr as fx
-from flydsl.expr import rocdl
 
 from flycc.kernels.common.buffers import bounded, checked, load16
 from flycc.kernels.gemm.config import ELEMENT_BYTES, FRAGMENT, MFMA_K, MFMA_MN
-
-Fragment: TypeAlias = fx.Vector  # of 8 16-bit elements
+from flycc.kernels.gemm.mfma import Fragment
 
 
 @dataclass(frozen=True)
@@ -59,6 +57,7 @@ class Operand:
     along_k: bool  # contiguous along K, else along its rows
     vector: int  # elements of a load that are known to be aligned and inside or outside together
     second: fx.Pointer | None = None  # the same of the second B, if there is one
+    share: int = 1  # positions along K count so many times the elements that there are
 
     @property
     def pointers(self) -> tuple[fx.Pointer, ...]:
@@ -105,21 +104,12 @@ def load(
 ) -> list[list[Fragment]]:
     """The fragments of `groups`, as many of each half, for the step that starts at element `position` of K."""
     stride = fx.Int64(1) if operand.along_k else fx.Int64(operand.leading)
+    if operand.share > 1:
+        position = fx.Int64(fx.Uint64(position) // operand.share)
+        k_left = None if k_left is None else fx.Int32(fx.max(k_left, fx.Int32(0))) // operand.share
     buffers = [bounded(pointer + position * stride) for pointer in operand.pointers]
     of_half = len(groups) // operand.halves
     return [load_group(operand, group, buffers[i // of_half], k_left) for i, group in enumerate(groups)]
-
-
-def multiply(
-    element: Any, a: Sequence[Fragment], b: Sequence[Fragment], acc: list[fx.Vector]
-) -> list[fx.Vector]:
-    """acc[n][m] += b[n] a[m] for all blocks: one MFMA each."""
-    mfma = rocdl.mfma_f32_16x16x32_bf16 if element is fx.BFloat16 else rocdl.mfma_f32_16x16x32_f16
-    result_type = fx.Vector.make_type(4, fx.Float32)
-    a = [fragment.bitcast(element) for fragment in a]
-    b = [fragment.bitcast(element) for fragment in b]
-    blocks = [(n, m) for n in b for m in a]
-    return [fx.Vector(mfma(result_type, [n, m, total])) for (n, m), total in zip(blocks, acc, strict=True)]
 
 
 def direct_width(operand: Operand, blocks: int) -> int:
@@ -142,7 +132,7 @@ def direct_groups(
     width = direct_width(operand, blocks)
     count = blocks // operand.halves // width
     rows = [first_row // operand.halves + c * MFMA_MN * width + lane.row * width for c in range(count)]
-    steps = range(0, tile_k, MFMA_K)
+    steps = range(0, tile_k // operand.share, MFMA_K)
     first = [operand.group(row, lane.group * FRAGMENT, 0, width) for row in rows] * operand.halves
     return [[Group(g.row, g.k, step, width, g.offset) for g in first] for step in steps]
 

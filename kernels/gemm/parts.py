@@ -3,7 +3,7 @@
 A *part* is 64 rows of each wave of A, or all of B. As soon as all waves have read a part of a step's tiles, the same
 part of the tiles after next is on its way to its place: loads are in flight all the time, though two tiles fill LDS.
 
-A step is a row of *turns*, one for each part of A and slice of 32 along K, in which a wave multiplies 64 rows by all of
+A step is a row of *turns*, one for each part of A and slice along K, in which a wave multiplies 64 rows by all of
 its columns. There are two ways to have what a turn multiplies in time:
 
     staggered   two groups of four waves, one of each on every SIMD, are a barrier apart: one reads while the other
@@ -16,17 +16,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import flydsl.expr as fx
 from flydsl.expr import rocdl
 
 from flycc.kernels.gemm.config import FRAGMENT, MAX_LOADS, MFMA_K, MFMA_MN, PART_ROWS, GemmConfig
-from flycc.kernels.gemm.operand import Fragment, multiply
+from flycc.kernels.gemm.mfma import Fragment
 from flycc.kernels.gemm.pipeline import Pipeline, meet
 
 #: MFMA blocks along M of a part.
 _BLOCKS = PART_ROWS // MFMA_MN
+#: The group of loads beside those of tiles.
+_BESIDE = -1
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,7 @@ class Plan:
     """In which turn which part is loaded, and which loads may be on their way when one is needed.
 
     Loads are issued in groups: number 0 and 1 are halves of B, the others the parts of A. `loads_a` and `loads_b` are
-    those of a wave for a tile.
+    those of a wave for a tile. Number -1 is what a step takes `beside` its tiles.
     """
 
     parts: int
@@ -42,14 +43,16 @@ class Plan:
     loads_a: int
     loads_b: int
     staggered: bool
+    beside: int = 0
 
     @classmethod
-    def of(cls, config: GemmConfig) -> Plan:
+    def of(cls, config: GemmConfig, slice_k: int = MFMA_K, beside: int = 0) -> Plan:
         parts = config.parts
         loads_a, loads_b = (
             rows * config.tile_k // FRAGMENT // config.threads for rows in (config.tile_m, config.tile_n)
         )
-        return cls(parts, config.tile_k // MFMA_K, loads_a, loads_b, config.schedule == "staggered")
+        slices = config.tile_k // slice_k
+        return cls(parts, slices, loads_a, loads_b, config.schedule == "staggered", beside)
 
     @property
     def turns(self) -> int:
@@ -58,20 +61,22 @@ class Plan:
     def slot(self, group: int) -> int:
         """The turn, counted from the first one of step t - 2, in which the group's loads for step t are issued.
 
-        The place of part p of A is free after turn 2 p + 1, in which staggered waves read its second slice, or, ahead,
-        after turn 2 p; B's as that of part 0.
+        The place of part p of A is free after the turn in which its last slice is read: if staggered that slice's own,
+        or, ahead, the one before; B's as that of part 0. What is beside a step's tiles is asked for a step before.
         """
-        return 1 + self.staggered + group * self.turns // (self.parts + 2)
+        if group == _BESIDE:
+            return self.turns
+        return (self.slices if self.staggered else 1) + group * self.turns // (self.parts + 2)
 
     def issued_in(self, turn: int) -> Iterator[tuple[int, int]]:
         """(step, group) of the loads of a turn, the step counted from the one that the turn is in."""
-        for group in range(self.parts + 2):
+        for group in range(_BESIDE, self.parts + 2):
             if self.slot(group) % self.turns == turn:
                 yield 2 - self.slot(group) // self.turns, group
 
     def before(self, turn: int) -> Iterator[tuple[int, int]]:
         """(tile, group) of all loads before that turn of step 0, in order."""
-        order = [(t, g) for t in (0, 1, 2) for g in range(self.parts + 2)]
+        order = [(t, g) for t in (0, 1, 2) for g in range(_BESIDE, self.parts + 2)]
         return (at for at in sorted(order, key=self._time) if self._time(at)[0] < turn)
 
     def in_flight(self, turn: int, tile: int, group: int) -> int:
@@ -80,6 +85,8 @@ class Plan:
         return sum(self.size(group) for _, group in later)
 
     def size(self, group: int) -> int:
+        if group == _BESIDE:
+            return self.beside
         return self.loads_b // 2 if group < 2 else self.loads_a // self.parts
 
     def _time(self, at: tuple[int, int]) -> tuple[int, int]:
@@ -91,19 +98,24 @@ class Plan:
 class Parts:
     """The two tiles of each operand as one wave sees them."""
 
-    element: Any
     pipeline: Pipeline
     plan: Plan
 
     @classmethod
-    def of(cls, element: Any, pipeline: Pipeline, config: GemmConfig) -> Parts:
-        return cls(element, pipeline, Plan.of(config))
+    def of(cls, pipeline: Pipeline, config: GemmConfig) -> Parts:
+        return cls(pipeline, Plan.of(config, pipeline.mfma.slice_k, pipeline.mfma.loads))
 
-    def start(self) -> None:
-        """Loads what is on its way before the first turn, and waits for what that reads."""
+    def start(self) -> list[fx.Int32]:
+        """Loads what is on its way before the first turn, and waits for what that reads; returns what the first step
+        takes beside its tiles."""
+        beside = []
         for tile, group in self.plan.before(0):
-            self._load(fx.Int32(tile), group)
+            if group == _BESIDE:
+                beside = self.pipeline.beside(fx.Int32(tile))
+            else:
+                self._load(fx.Int32(tile), group)
         meet(self.plan.in_flight(0, 0, 2))
+        return beside
 
     def first(self) -> list[list[Fragment]]:
         """What the first turn multiplies."""
@@ -119,8 +131,8 @@ class Parts:
         return self.plan.in_flight(before, 1, 2)
 
     def load_in(self, step: fx.Int32, turn: int) -> int:
-        """Starts the loads of a turn; how many those are."""
-        started = list(self.plan.issued_in(turn))
+        """Starts the loads of a turn, but for those beside tiles; how many those are."""
+        started = [at for at in self.plan.issued_in(turn) if at[1] != _BESIDE]
         for tile, group in started:
             self._load(step + tile, group)
         return sum(self.plan.size(group) for _, group in started)
@@ -139,26 +151,32 @@ class Parts:
     def read_a(self, step: fx.Int32, turn: int) -> list[Fragment]:
         part, slice_k = divmod(turn, self.plan.slices)
         first = self.pipeline.first[0] + part * PART_ROWS
-        return self.pipeline.a.fragments(step, slice_k, first, _BLOCKS)
+        return self.pipeline.of_operand(0, step, slice_k, first, _BLOCKS)
 
     def read_b(self, step: fx.Int32, slice_k: int) -> list[Fragment]:
-        return self.pipeline.b.fragments(step, slice_k, self.pipeline.first[1], self.pipeline.blocks[1])
+        return self.pipeline.of_operand(1, step, slice_k, self.pipeline.first[1], self.pipeline.blocks[1])
 
     def multiply(
-        self, part: int, a: list[Fragment], b: list[Fragment], acc: list[fx.Vector]
+        self, turn: int, a: list[Fragment], b: list[Fragment], beside: list[fx.Int32], acc: list[fx.Vector]
     ) -> list[fx.Vector]:
-        """acc[n][m] += b[n] a[m] for the blocks m of a part."""
+        """acc[n][m] += b[n] a[m] for the blocks m of a turn's part."""
+        part, slice_k = divmod(turn, self.plan.slices)
         places = [
             n * self.pipeline.blocks[0] + part * _BLOCKS + m for n in range(len(b)) for m in range(_BLOCKS)
         ]
-        sums = multiply(self.element, a, b, [acc[place] for place in places])
+        some = [acc[place] for place in places]
+        sums = self.pipeline.mfma.multiply(a, b, some, beside, slice_k, part * _BLOCKS)
         updated = dict(zip(places, sums, strict=True))
         return [updated.get(place, total) for place, total in enumerate(acc)]
 
 
-def staggered_step(parts: Parts, step: fx.Int32, acc: list[fx.Vector]) -> list[fx.Vector]:
-    """Adds the products of the tiles of `step`."""
+def staggered_step(
+    parts: Parts, step: fx.Int32, beside: list[fx.Int32], acc: list[fx.Vector]
+) -> tuple[list[fx.Int32], list[fx.Vector]]:
+    """Adds the products of the tiles of `step`, of which registers have what it takes `beside` them; returns that of
+    the next step, too."""
     of_b = []
+    following = parts.pipeline.beside(step + 1)
     for turn in range(parts.plan.turns):
         part, slice_k = divmod(turn, parts.plan.slices)
         if part == 0:
@@ -167,22 +185,28 @@ def staggered_step(parts: Parts, step: fx.Int32, acc: list[fx.Vector]) -> list[f
         parts.load_in(step, turn)
         meet(parts.needed(turn, turn + 1))
         rocdl.s_setprio(1)
-        acc = parts.multiply(part, of_a, of_b[slice_k], acc)
+        acc = parts.multiply(turn, of_a, of_b[slice_k], beside, acc)
         rocdl.s_setprio(0)
         rocdl.sched_barrier(0)
         rocdl.s_barrier()
         rocdl.sched_barrier(0)
-    return acc
+    return following, acc
 
 
 def ahead_step(
-    parts: Parts, step: fx.Int32, first: list[list[Fragment]], acc: list[fx.Vector]
-) -> tuple[list[list[Fragment]], list[fx.Vector]]:
-    """Adds the products of the tiles of `step`, of which the `first` turn's fragments are in registers; returns
-    those of the next step, too. After the last step those are zeros, as all that lies beyond the end of K."""
+    parts: Parts,
+    step: fx.Int32,
+    first: list[list[Fragment]],
+    beside: list[fx.Int32],
+    acc: list[fx.Vector],
+) -> tuple[list[list[Fragment]], list[fx.Int32], list[fx.Vector]]:
+    """Adds the products of the tiles of `step`, of which the `first` turn's fragments, and what it takes `beside` them,
+    are in registers; returns those of the next step, too. After the last step those are zeros, as all that lies beyond
+    the end of K."""
     of_a, *of_b = first
+    following_beside = parts.pipeline.beside(step + 1)
     for turn in range(parts.plan.turns):
-        part, slice_k = divmod(turn, parts.plan.slices)
+        slice_k = turn % parts.plan.slices
         if slice_k == parts.plan.slices - 1:  # other parts are read from now on
             meet(parts.needed(turn, turn))
         else:
@@ -199,10 +223,10 @@ def ahead_step(
             following_a = parts.read_a(step + 1, 0)
         else:
             following_a = parts.read_a(step, turn + 1)
-        acc = parts.multiply(part, of_a, of_b[slice_k], acc)
+        acc = parts.multiply(turn, of_a, of_b[slice_k], beside, acc)
         _spread(reads * parts.pipeline.a.reads, loads, _BLOCKS * len(of_b[0]))
         of_a = following_a
-    return [of_a, *following_b], acc
+    return [of_a, *following_b], following_beside, acc
 
 
 def _spread(reads: int, loads: int, products: int) -> None:

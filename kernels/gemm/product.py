@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import flydsl.compiler as flyc
@@ -22,15 +23,14 @@ from flydsl.expr.typing import T
 from flycc.kernels.common.machine import WAVE_SIZE
 from flycc.kernels.common.wave import need
 from flycc.kernels.gemm.config import FRAGMENT, LDS_PAD, MFMA_K, MFMA_MN, GemmConfig
+from flycc.kernels.gemm.mfma import Fragment, Mfma
 from flycc.kernels.gemm.operand import (
-    Fragment,
     Group,
     Lane,
     Operand,
     direct_groups,
     direct_width,
     load,
-    multiply,
     staging_groups,
 )
 from flycc.kernels.gemm.parts import Parts, ahead_step, staggered_step
@@ -74,12 +74,28 @@ class Tile:
         return self.pointer + ((buffer * self.rows + row) * self.row_stride + k)
 
 
-def write_tile(
-    tile: Tile, buffer: fx.Int32, groups: Sequence[Group], fragments: list[list[Fragment]]
-) -> None:
-    for group, loaded in zip(groups, fragments, strict=True):
-        for i, fragment in enumerate(loaded):
-            fx.ptr_store(fragment.ir_value(), tile.place(buffer, group.row + i, group.k))
+def load_tiles(
+    mfma: Mfma,
+    tiles: Sequence[Tile],
+    groups: Sequence[list[Group]],
+    position: fx.Int64,
+    k_left: fx.Int32 | None,
+) -> list[Any]:
+    """A work-item's share of both tiles of the step at `position`, and what multiplying them takes beside."""
+    loaded = [load(tile.operand, some, position, k_left) for tile, some in zip(tiles, groups, strict=True)]
+    return [*loaded, mfma.beside(fx.Int32(position), k_left)]
+
+
+def write_tiles(
+    tiles: Sequence[Tile], buffer: fx.Int32, groups: Sequence[list[Group]], loaded: list[Any]
+) -> list[fx.Int32]:
+    """Puts what `load_tiles` has brought into LDS, but for what comes beside the tiles, which is returned."""
+    *fragments, beside = loaded
+    for tile, some, of_tile in zip(tiles, groups, fragments, strict=True):
+        for group, of_group in zip(some, of_tile, strict=True):
+            for i, fragment in enumerate(of_group):
+                fx.ptr_store(fragment.ir_value(), tile.place(buffer, group.row + i, group.k))
+    return beside  # type: ignore[no-any-return]
 
 
 def read_tile(tile: Tile, buffer: fx.Int32, row: fx.Int32, k: fx.Int32, blocks: int) -> list[Fragment]:
@@ -90,46 +106,53 @@ def read_tile(tile: Tile, buffer: fx.Int32, row: fx.Int32, k: fx.Int32, blocks: 
 
 
 def load_direct(
+    mfma: Mfma,
     a: Operand,
     b: Operand,
     slices_a: list[list[Group]],
     slices_b: list[list[Group]],
     position: fx.Int64,
     k_left: fx.Int32 | None,
-) -> list[list[list[Fragment]]]:
-    """The fragments of A, then those of B, in `tile_k` elements along K from `position` on, slice by slice."""
-    return [
+) -> list[Any]:
+    """The fragments of A, then those of B, in `tile_k` elements along K from `position` on, piece by piece, and what
+    multiplying them takes beside."""
+    pieces = [
         [_blocks(load(operand, groups, position, k_left), operand.halves) for groups in slices]
         for operand, slices in ((a, slices_a), (b, slices_b))
     ]
+    return [*pieces, mfma.beside(fx.Int32(position), k_left)]
 
 
 def multiply_direct(
-    element: Any, loaded: list[list[list[Fragment]]], acc: list[fx.Vector]
+    mfma: Mfma, loaded: list[Any], config: GemmConfig, acc: list[fx.Vector]
 ) -> list[fx.Vector]:
-    for fragments_a, fragments_b in zip(*loaded, strict=True):
-        acc = multiply(element, fragments_a, fragments_b, acc)
+    *operands, beside = loaded
+    for number in range(config.tile_k // mfma.slice_k):
+        a, b = (mfma.slice_of(i, number, pieces.__getitem__) for i, pieces in enumerate(operands))
+        acc = mfma.multiply(a, b, acc, beside, number)
     return acc
 
 
 def staged_step(
-    element: Any,
+    mfma: Mfma,
     lane: Lane,
-    a: Tile,
-    b: Tile,
+    tiles: tuple[Tile, Tile],
     buffer: fx.Int32,
-    first_m: fx.Int32,
-    first_n: fx.Int32,
+    first: tuple[fx.Int32, fx.Int32],
+    beside: list[fx.Int32],
     config: GemmConfig,
     acc: list[fx.Vector],
 ) -> list[fx.Vector]:
-    """Multiplies the tiles that lie in `buffer` of LDS."""
-    blocks_m, blocks_n = blocks(config)
-    for step in range(0, config.tile_k, MFMA_K):
-        k = lane.group * FRAGMENT + step
-        fragments_a = read_tile(a, buffer, first_m + lane.row, k, blocks_m)
-        fragments_b = read_tile(b, buffer, first_n // b.operand.halves + lane.row, k, blocks_n)
-        acc = multiply(element, fragments_a, fragments_b, acc)
+    """Multiplies the tiles that lie in `buffer` of LDS, from the wave's `first` rows on."""
+
+    def read(operand: int, piece: int) -> list[Fragment]:
+        tile = tiles[operand]
+        row = first[operand] // tile.operand.halves + lane.row
+        return read_tile(tile, buffer, row, lane.group * FRAGMENT + piece * MFMA_K, blocks(config)[operand])
+
+    for number in range(config.tile_k // mfma.slice_k):
+        a, b = (mfma.slice_of(i, number, partial(read, i)) for i in range(2))
+        acc = mfma.multiply(a, b, acc, beside, number)
     return acc
 
 
@@ -149,7 +172,7 @@ def allocate(config: GemmConfig) -> fx.Pointer | None:
 
 
 def product(
-    element: Any,
+    mfma: Mfma,
     config: GemmConfig,
     place: Place,
     a: Operand,
@@ -163,7 +186,7 @@ def product(
     `later` are numbers that are used afterwards; while the first loads are under way they come from memory. Before LDS
     is used again all waves must meet.
     """
-    acc = sums(element, config, place, a, b, k, lds, later)
+    acc = sums(mfma, config, place, a, b, k, lds, later)
     blocks_m, blocks_n = blocks(config)
     width_m = 1 if config.staged else direct_width(a, blocks_m)
     width_n = 1 if config.staged else direct_width(b, blocks_n)
@@ -200,7 +223,7 @@ def blocks(config: GemmConfig) -> tuple[int, int]:
 
 
 @flyc.jit
-def sums(element: Any, config: Any, place: Any, a: Any, b: Any, k: Any, lds: Any, later: Any) -> Any:
+def sums(mfma: Any, config: Any, place: Any, a: Any, b: Any, k: Any, lds: Any, later: Any) -> Any:
     """The sums that a lane's wave has of the tile, acc[n][m] of its blocks: over its share of K."""
     lane, first_m, first_n = place.lane, place.first_m, place.first_n
     blocks_m, blocks_n = blocks(config)
@@ -208,78 +231,78 @@ def sums(element: Any, config: Any, place: Any, a: Any, b: Any, k: Any, lds: Any
     steps = fx.Int32(fx.Uint32(k) // config.step_k)
     left = k - steps * config.step_k
     if fx.const_expr(config.schedule == "staggered"):
-        pipeline = Pipeline.of(config, a, b, lane, place.wave, (first_m, first_n), lds, k)
-        parts = Parts.of(element, pipeline, config)
-        parts.start()
+        pipeline = Pipeline.of(mfma, config, a, b, lane, place.wave, (first_m, first_n), lds, k)
+        parts = Parts.of(pipeline, config)
+        beside = parts.start()
         need(later)
         late = place.wave >= config.waves // 2
         if late:
             rocdl.s_barrier()
         for step in range(fx.Int32(fx.Uint32(k + (config.tile_k - 1)) // config.tile_k)):
-            acc = staggered_step(parts, step, acc)
+            beside, acc = staggered_step(parts, step, beside, acc)
         if place.wave < config.waves // 2:
             rocdl.s_barrier()
         pipeline.finish()
     elif fx.const_expr(config.schedule == "ahead"):
-        pipeline = Pipeline.of(config, a, b, lane, place.wave, (first_m, first_n), lds, k)
-        parts = Parts.of(element, pipeline, config)
-        parts.start()
+        pipeline = Pipeline.of(mfma, config, a, b, lane, place.wave, (first_m, first_n), lds, k)
+        parts = Parts.of(pipeline, config)
+        beside = parts.start()
         need(later)
         fragments = parts.first()
         for step in range(fx.Int32(fx.Uint32(k + (config.tile_k - 1)) // config.tile_k)):
-            fragments, acc = ahead_step(parts, step, fragments, acc)
+            fragments, beside, acc = ahead_step(parts, step, fragments, beside, acc)
         pipeline.finish()
     elif fx.const_expr(config.ring):
-        pipeline = Pipeline.of(config, a, b, lane, place.wave, (first_m, first_n), lds, k)
+        pipeline = Pipeline.of(mfma, config, a, b, lane, place.wave, (first_m, first_n), lds, k)
+        beside = pipeline.beside(fx.Int32(0))
         pipeline.start()
         need(later)
         fragments = pipeline.fragments(fx.Int32(0), 0)
         for step in range(fx.Int32(fx.Uint32(k + (config.tile_k - 1)) // config.tile_k)):
-            fragments, acc = step_through(element, pipeline, step, fragments, acc)
+            fragments, beside, acc = step_through(pipeline, step, fragments, beside, acc)
         pipeline.finish()
     elif fx.const_expr(config.staged):
         tile_a = Tile(a, lds, config.tile_m, config.tile_k + LDS_PAD)
         tile_b = Tile(b, lds + 2 * tile_a.rows * tile_a.row_stride, config.tile_n, config.tile_k + LDS_PAD)
         groups_a = staging_groups(a, lane, config.tile_m, config.tile_k, config.threads)
         groups_b = staging_groups(b, lane, config.tile_n, config.tile_k, config.threads)
+        tiles, groups, first = (tile_a, tile_b), (groups_a, groups_b), (first_m, first_n)
         if steps > 0:
-            loaded_a = load(a, groups_a, fx.Int64(0))
-            loaded_b = load(b, groups_b, fx.Int64(0))
+            staged = load_tiles(mfma, tiles, groups, fx.Int64(0), None)
             for step in range(steps):
-                write_tile(tile_a, step % 2, groups_a, loaded_a)
-                write_tile(tile_b, step % 2, groups_b, loaded_b)
+                with_tiles = write_tiles(tiles, step % 2, groups, staged)
                 fx.gpu.barrier()
                 # The last turn loads its own step again: harmless, and shorter than a branch.
-                following = fx.Int64(fx.min(step + 1, steps - 1)) * config.step_k
-                loaded_a = load(a, groups_a, following)
-                loaded_b = load(b, groups_b, following)
+                position = fx.Int64(fx.min(step + 1, steps - 1)) * config.step_k
+                staged = load_tiles(mfma, tiles, groups, position, None)
                 rocdl.sched_barrier(0)  # the loads run while this step is multiplied
-                acc = staged_step(element, lane, tile_a, tile_b, step % 2, first_m, first_n, config, acc)
+                acc = staged_step(mfma, lane, tiles, step % 2, first, with_tiles, config, acc)
         if left > 0:
             position = fx.Int64(steps) * config.step_k
-            write_tile(tile_a, steps % 2, groups_a, load(a, groups_a, position, left))
-            write_tile(tile_b, steps % 2, groups_b, load(b, groups_b, position, left))
+            with_tiles = write_tiles(
+                tiles, steps % 2, groups, load_tiles(mfma, tiles, groups, position, left)
+            )
             fx.gpu.barrier()
-            acc = staged_step(element, lane, tile_a, tile_b, steps % 2, first_m, first_n, config, acc)
+            acc = staged_step(mfma, lane, tiles, steps % 2, first, with_tiles, config, acc)
     else:
         first_k = place.wave_k * config.tile_k
         slices_a = direct_groups(a, lane, first_m, blocks_m, config.tile_k)
         slices_b = direct_groups(b, lane, first_n, blocks_n, config.tile_k)
         position = fx.Int64(first_k)
         if steps > 0:
-            loaded = load_direct(a, b, slices_a, slices_b, position, None)
+            loaded = load_direct(mfma, a, b, slices_a, slices_b, position, None)
             rocdl.sched_barrier(0)
             need(later)
             for _ in range(steps - 1):
                 position = position + config.step_k
-                following = load_direct(a, b, slices_a, slices_b, position, None)
+                following = load_direct(mfma, a, b, slices_a, slices_b, position, None)
                 rocdl.sched_barrier(0)  # they are on their way while this step is multiplied
-                acc = multiply_direct(element, loaded, acc)
+                acc = multiply_direct(mfma, loaded, config, acc)
                 loaded = following
-            acc = multiply_direct(element, loaded, acc)
+            acc = multiply_direct(mfma, loaded, config, acc)
             position = position + config.step_k
         if left > 0:
-            loaded = load_direct(a, b, slices_a, slices_b, position, left - first_k)
+            loaded = load_direct(mfma, a, b, slices_a, slices_b, position, left - first_k)
             rocdl.sched_barrier(0)  # all loads in flight before the first wait
-            acc = multiply_direct(element, loaded, acc)
+            acc = multiply_direct(mfma, loaded, config, acc)
     return acc

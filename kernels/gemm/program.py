@@ -10,6 +10,7 @@ import flydsl.expr as fx
 from flycc.kernels.common.arguments import numbers, placeholders
 from flycc.kernels.common.vectors import ELEMENTS
 from flycc.kernels.gemm.kernarg import KERNARG
+from flycc.kernels.gemm.mfma import DenseMfma
 from flycc.kernels.gemm.operand import Operand
 from flycc.kernels.gemm.order import place_of, share_of, tile_of
 from flycc.kernels.gemm.product import Place, allocate, product
@@ -77,7 +78,7 @@ def build(variant: GemmVariant) -> tuple[Any, tuple[Any, ...]]:
 
         # One in each line of memory of the arguments that no wave has in registers.
         later = others.batch_out, others.ld_out
-        chunks = product(element, config, place, operand_a, operand_b, k, allocate(config), later)
+        chunks = product(DenseMfma(element), config, place, operand_a, operand_b, k, allocate(config), later)
         first_out = batch * others.batch_out + fx.Int64(m0) * fx.Int64(others.ld_out) + fx.Int64(n0)
         first = batch, fx.Int64(m0), fx.Int64(n0)
         of_bias = others.bias_batch, others.bias_m, others.bias_n
@@ -89,10 +90,10 @@ def build(variant: GemmVariant) -> tuple[Any, tuple[Any, ...]]:
             columns_left=n - n0,
             vector=variant.vector_out,
             element=out_element,
-            bias=_addend(bias, first, of_bias, variant.vector_bias, element) if variant.bias else None,
+            bias=addend(bias, first, of_bias, variant.vector_bias, element) if variant.bias else None,
             epilogue=epilogue,
             scale=others.scale,
-            residual=_addend(residual, first, of_residual, variant.vector_residual, element)
+            residual=addend(residual, first, of_residual, variant.vector_residual, element)
             if epilogue.residual
             else None,
             pre=pre + first_out if epilogue.preactivation else None,
@@ -132,7 +133,7 @@ def build(variant: GemmVariant) -> tuple[Any, tuple[Any, ...]]:
     return launch, (*placeholders(KERNARG, operands | results | workspace), *grid)
 
 
-def _addend(
+def addend(
     pointer: fx.Pointer, first: tuple[Any, ...], strides: tuple[Any, ...], vector: int, element: Any
 ) -> Addend:
     """What is added to the tile that begins at matrix, row and column `first`; `strides` are those between each."""

@@ -15,6 +15,7 @@ from flycc.kernels.common.arguments import numbers, placeholders
 from flycc.kernels.common.machine import WAVE_SIZE
 from flycc.kernels.common.wave import anew
 from flycc.kernels.gemm.config import GemmConfig
+from flycc.kernels.gemm.mfma import DenseMfma
 from flycc.kernels.gemm.operand import Operand
 from flycc.kernels.gemm.order import Share
 from flycc.kernels.gemm.product import Place, allocate, product
@@ -146,7 +147,7 @@ def build(variant: GroupedGemmVariant) -> tuple[Any, tuple[Any, ...]]:
                 share = share_of(work, at)
                 first_k, k = along_k(share, sizes(shape, tile, variant.ragged)[2], config)
                 operand_a, operand_b = operands(a, b, shape, strides, tile, first_k, variant)
-                chunks = product(element, config, place, operand_a, operand_b, k, lds)
+                chunks = product(DenseMfma(element), config, place, operand_a, operand_b, k, lds)
                 store = output(out, bias, shape, strides, tile, variant, element).store
                 if fx.const_expr(config.split):
                     if share.parts > 1:

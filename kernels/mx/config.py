@@ -1,0 +1,151 @@
+"""Configurations of MX products and the rules that choose among them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from flycc.contracts import GemmProblem, Reason
+from flycc.contracts.scaled_gemm import BLOCK_K, ELEMENT_BITS, ElementFormat, ScaledGemmProblem
+from flycc.kernels.gemm import config as dense
+from flycc.kernels.gemm.config import MFMA_K, GemmConfig, Shares
+
+#: Elements along K of an MFMA.
+SLICE_ELEMENTS = 128
+_RESULTS = ("bf16", "f16", "f32")
+
+
+def pairs(element: ElementFormat, k: int) -> int:
+    """Pairs of bytes of `k` elements."""
+    return k * ELEMENT_BITS[element] // 16
+
+
+def widest(problem: ScaledGemmProblem) -> ElementFormat:
+    """The format whose pairs of bytes along K are counted: the wider one of the operands'."""
+    return max(problem.format_a, problem.format_b, key=lambda element: ELEMENT_BITS[element])
+
+
+def pairs_of_block(problem: ScaledGemmProblem) -> int:
+    """Pairs of bytes, as K counts them, that share a block scale."""
+    return pairs(widest(problem), BLOCK_K)
+
+
+def pieces(problem: ScaledGemmProblem) -> tuple[int, int]:
+    """Fragments of 16 bytes of A and of B that a lane feeds to one MFMA."""
+    return (
+        pairs(problem.format_a, SLICE_ELEMENTS) // MFMA_K,
+        pairs(problem.format_b, SLICE_ELEMENTS) // MFMA_K,
+    )
+
+
+def counted(problem: ScaledGemmProblem) -> GemmProblem:
+    """The product of 16-bit elements whose operands have as many bytes, those of the wider one: they take the same way
+    to the MFMAs, which take as long."""
+    k = pairs(widest(problem), problem.k) if isinstance(problem.k, int) else problem.k
+    epilogue = replace(problem.epilogue, out_dtype=problem.epilogue.out_dtype or problem.dtype)
+    return GemmProblem(
+        "bf16",
+        problem.m,
+        problem.n,
+        k,
+        trans_b=True,
+        bias=problem.bias,
+        align_a=problem.align_a,
+        align_b=problem.align_b,
+        align_out=problem.align_out,
+        align_bias=problem.align_bias,
+        align_residual=problem.align_residual,
+        epilogue=epilogue,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class MxConfig:
+    """`tile` says how a workgroup computes one tile; its `tile_k` counts pairs of bytes, as `counted`."""
+
+    tile: GemmConfig
+
+    @property
+    def split(self) -> bool:
+        """Whether several workgroups may share a tile."""
+        return self.tile.split
+
+    @property
+    def waves(self) -> int:
+        return self.tile.waves
+
+    def check_strides(self, strides: Mapping[str, int]) -> Reason | None:
+        """None if the kernel reaches everything with these strides (pairs of bytes, or elements of addends and results,
+        by name), else why not."""
+        reason = self.tile.check_strides(strides)
+        return None if reason is None else Reason("mx.stride", reason.sentence)
+
+    def is_valid(self, problem: ScaledGemmProblem) -> Reason | None:
+        """None if this configuration computes `problem`, else why it does not."""
+        reason = _check_problem(problem) or self._check_formats(problem)
+        if reason is not None:
+            return reason
+        reason = self.tile.is_valid(counted(problem))
+        return None if reason is None else Reason(reason.code.replace("gemm.", "mx.", 1), reason.sentence)
+
+    def _check_formats(self, problem: ScaledGemmProblem) -> Reason | None:
+        of_a, of_b = pieces(problem)
+        if self.tile.tile_k % (MFMA_K * max(of_a, of_b)):
+            sentence = f"{self}: tile_k must be a multiple of {MFMA_K * max(of_a, of_b)} for {problem}"
+            return Reason("mx.config", sentence)
+        if of_a != of_b and self.tile.staged:
+            sentence = f"{self}: elements of different sizes are not staged in LDS"
+            return Reason("mx.config", sentence)
+        if self.tile.schedule == "ahead":
+            return Reason("mx.config", f"{self}: there are no registers to read ahead")
+        return None
+
+    def __str__(self) -> str:
+        return str(self.tile)
+
+
+def shares(problem: ScaledGemmProblem, config: MxConfig) -> Shares:
+    """How workgroups share K, for `problem`, whose sizes must all be known: of a configuration with `split`."""
+    of_bytes = counted(problem)
+    return config.tile.shares(of_bytes.m, of_bytes.n, of_bytes.k, 1)  # type: ignore[arg-type]
+
+
+def _check_problem(problem: ScaledGemmProblem) -> Reason | None:
+    if problem.dtype not in _RESULTS:
+        return Reason("mx.dtype", f"results of {problem.dtype}: {', '.join(_RESULTS)} are taken")
+    if not isinstance(problem.k, int):
+        return Reason("mx.size", f"k = {problem.k}: a known number of elements is taken")
+    narrow = min(ELEMENT_BITS[problem.format_a], ELEMENT_BITS[problem.format_b])
+    if problem.k % (16 // narrow):
+        sentence = f"k = {problem.k}: a multiple of {16 // narrow} is taken, whole pairs of bytes of each row"
+        return Reason("mx.size", sentence)
+    if problem.epilogue.gated:
+        return Reason("mx.epilogue", "a gated product takes two products")
+    for name in ("align_scale_a", "align_scale_b"):
+        if getattr(problem, name) not in (1, 2, 4, 8, 16):
+            sentence = f"{name} = {getattr(problem, name)}: must be 1, 2, 4, 8 or 16 bytes"
+            return Reason("mx.align", sentence)
+    return None
+
+
+def candidates(problem: ScaledGemmProblem) -> Iterator[MxConfig]:
+    """Every shipped configuration that computes `problem`, the likeliest first."""
+    if _check_problem(problem) is not None:
+        return
+    for tile in dense.candidates(counted(problem)):
+        config = MxConfig(tile)
+        if config.is_valid(problem) is None:
+            yield config
+
+
+#: Serves whatever any configuration serves.
+_ANY = MxConfig(GemmConfig(32, 64, 64, waves_k=4, staged=False))
+
+
+def choose(problem: ScaledGemmProblem) -> MxConfig | Reason:
+    """The configuration to run `problem` with, or why none does."""
+    found = next(candidates(problem), None)
+    if found is not None:
+        return found
+    reason = _ANY.is_valid(problem)
+    return _ANY if reason is None else reason
