@@ -6,12 +6,13 @@ from typing import Any
 from torch_mlir import ir
 
 from flycc.contracts import Problem
-from flycc.dialects import gemm, grouped_gemm, rms_norm, scaled_gemm, topk
+from flycc.dialects import gemm, grouped_gemm, rms_norm, scaled_gemm, scaled_grouped_gemm, topk
 from flycc.dialects.base import load
 from flycc.dialects.gemm import GemmOp, build_gemm
 from flycc.dialects.grouped_gemm import GroupedGemmOp, build_grouped_gemm
 from flycc.dialects.rms_norm import RmsNormBackwardOp, RmsNormOp, build_rms_norm, build_rms_norm_backward
 from flycc.dialects.scaled_gemm import ScaledGemmOp, build_scaled_gemm
+from flycc.dialects.scaled_grouped_gemm import ScaledGroupedGemmOp, build_scaled_grouped_gemm
 from flycc.dialects.topk import TopkOp, build_topk
 
 __all__ = [
@@ -20,12 +21,14 @@ __all__ = [
     "RmsNormBackwardOp",
     "RmsNormOp",
     "ScaledGemmOp",
+    "ScaledGroupedGemmOp",
     "TopkOp",
     "build_gemm",
     "build_grouped_gemm",
     "build_rms_norm",
     "build_rms_norm_backward",
     "build_scaled_gemm",
+    "build_scaled_grouped_gemm",
     "build_topk",
     "load",
     "problem",
@@ -37,6 +40,7 @@ _PROBLEMS: dict[type, Callable[[Any], Problem]] = {
     RmsNormOp: rms_norm.problem,
     RmsNormBackwardOp: rms_norm.backward_problem,
     ScaledGemmOp: scaled_gemm.problem,
+    ScaledGroupedGemmOp: scaled_grouped_gemm.problem,
     TopkOp: topk.problem,
 }
 

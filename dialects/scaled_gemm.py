@@ -96,7 +96,7 @@ class ScaledGemmOp(Flycc.Operation, name="scaled_gemm", traits=[Pure]):  # type:
     def scale_kinds(self) -> tuple[ScaleKind, ScaleKind]:
         """How a and b are scaled."""
         a, b = known(self.a), known(self.b)
-        k = elements(_first_known_row(a, b))
+        k = elements(known_row(a, b))
 
         def kind(scale: ir.Value | None, rows: Dim) -> ScaleKind:
             found = "none" if scale is None else scale_kind(known(scale), rows, k)
@@ -175,7 +175,7 @@ def scale_kind(scale: Tensor, rows: Dim, k: Dim) -> ScaleKind | None:
     return "block" if not contradict(given, rows) and not contradict(columns, blocks) else None
 
 
-def _first_known_row(a: Tensor, b: Tensor) -> Tensor:
+def known_row(a: Tensor, b: Tensor) -> Tensor:
     """Of two operands that have K in common the one that says more of it."""
     return a if isinstance(a.dims[-1], int) or not isinstance(b.dims[-1], int) else b
 
@@ -214,7 +214,7 @@ def _check_operands(values: dict[str, Tensor]) -> list[ScaleKind]:
     for name in ("bias", "residual"):
         if name in values:
             check_dtype(name, values[name], (values["result"].dtype,))
-    k = elements(_first_known_row(a, b))
+    k = elements(known_row(a, b))
     kinds: list[ScaleKind] = []
     for name, operand in (("scale_a", a), ("scale_b", b)):
         if name not in values:
@@ -282,9 +282,9 @@ def problem(op: ScaledGemmOp) -> ScaledGemmProblem:
         format_a=FORMATS[a.dtype],
         format_b=FORMATS[b.dtype],
         dtype=cast(GemmDtype, result.dtype),
-        m=named(_first_known(result.dims[0], a.dims[0]), "M"),
-        n=named(_first_known(result.dims[1], b.dims[0]), "N"),
-        k=named(elements(_first_known_row(a, b)), "K"),
+        m=named(first_known(result.dims[0], a.dims[0]), "M"),
+        n=named(first_known(result.dims[1], b.dims[0]), "N"),
+        k=named(elements(known_row(a, b)), "K"),
         scale_a=scale_a,
         scale_b=scale_b,
         bias=op.bias is not None,
@@ -303,5 +303,6 @@ def _alignment(value: ir.Value | None, absent: int) -> int:
     return absent if value is None else row_alignment(known(value))
 
 
-def _first_known(x: Dim, y: Dim) -> Dim:
+def first_known(x: Dim, y: Dim) -> Dim:
+    """`x`, or `y` where nothing is known about it."""
     return y if x is None else x

@@ -63,11 +63,15 @@ def new_list(numbers: Sequence[int], before: ir.Operation) -> ir.Value:
     return op.results[0]
 
 
-def transposed(matrix: ir.Value, before: ir.Operation) -> ir.Value:
-    """The transpose of a matrix."""
-    tensor = stamped(matrix)
+def transposed(value: ir.Value, before: ir.Operation) -> ir.Value:
+    """The transpose of a matrix, or of each in a batch."""
+    tensor = stamped(value)
     assert tensor is not None
-    return new_op("t", [matrix], tensor.dims[::-1], tensor.dtype, before)
+    if len(tensor.dims) == 2:
+        return new_op("t", [value], tensor.dims[::-1], tensor.dtype, before)
+    *batch, rows, columns = tensor.dims
+    axes = [new_constant(axis, before) for axis in (-2, -1)]
+    return new_op("transpose.int", [value, *axes], (*batch, columns, rows), tensor.dtype, before)
 
 
 def viewed(value: ir.Value, sizes: Sequence[int], before: ir.Operation, how: str = "view") -> ir.Value:

@@ -12,6 +12,7 @@ from flycc.passes.match_gemm import match_gemm
 from flycc.passes.match_grouped_gemm import match_grouped_gemm
 from flycc.passes.match_rms_norm import match_rms_norm
 from flycc.passes.match_scaled_gemm import match_scaled_gemm
+from flycc.passes.match_scaled_grouped_gemm import match_scaled_grouped_gemm
 from flycc.passes.match_topk import match_topk
 
 #: A pass rewrites the module it is given in place. The first line of its docstring says what it does.
@@ -22,6 +23,7 @@ PASSES: Mapping[str, Pass] = {
     "match-gemm": match_gemm,
     "match-grouped-gemm": match_grouped_gemm,
     "match-scaled-gemm": match_scaled_gemm,
+    "match-scaled-grouped-gemm": match_scaled_grouped_gemm,
     "fuse-epilogue": fuse_epilogue,
     "match-rms-norm": match_rms_norm,
     "match-topk": match_topk,

@@ -36,6 +36,12 @@ def int_list(value: ir.Value) -> list[int] | None:
     return [n for n in numbers if isinstance(n, int)] if None not in numbers else None
 
 
+def text(value: ir.Value) -> str | None:
+    """The string that `value` is, or None."""
+    op = producer(value)
+    return op.attributes["value"].value if op is not None and op.name == "torch.constant.str" else None
+
+
 def is_none(value: ir.Value) -> bool:
     """Whether `value` is Python's None."""
     op = producer(value)

@@ -12,7 +12,15 @@ from torch.fx.experimental.symbolic_shapes import statically_known_true
 from torch.fx.node import map_arg
 from torch_mlir.ir import OpView, Value
 
-from flycc.dialects import GemmOp, GroupedGemmOp, RmsNormBackwardOp, RmsNormOp, ScaledGemmOp, TopkOp
+from flycc.dialects import (
+    GemmOp,
+    GroupedGemmOp,
+    RmsNormBackwardOp,
+    RmsNormOp,
+    ScaledGemmOp,
+    ScaledGroupedGemmOp,
+    TopkOp,
+)
 from flycc.dialects.sizes import known
 from flycc.passes.torch_ir import NODE_ATTR, constant, int_list, is_none, producer
 
@@ -180,6 +188,15 @@ def _scaled_gemm(graph: Graph, op: ScaledGemmOp, operand: Operand, _: Sequence[i
     return [_function(graph, torch.ops.flycc.scaled_gemm.default, *operands, **named)]
 
 
+def _scaled_grouped_gemm(
+    graph: Graph, op: ScaledGroupedGemmOp, operand: Operand, _: Sequence[int]
+) -> list[Node]:
+    values = op.a, op.b, op.scale_a, op.scale_b, op.offsets, op.bias
+    operands = [None if value is None else operand(value) for value in values]
+    out_dtype = _DTYPES[known(op.result).dtype]
+    return [_function(graph, torch.ops.flycc.scaled_grouped_gemm.default, *operands, out_dtype=out_dtype)]
+
+
 def _rms_norm(graph: Graph, op: RmsNormOp, operand: Operand, layout: Sequence[int]) -> list[Node]:
     """Transposed tensors are normalised row by row in the order of memory, as views."""
     eps = constant(op.eps)
@@ -250,6 +267,7 @@ _CALLS: dict[type, Callable[[Graph, Any, Operand, Sequence[int]], list[Node]]] =
     RmsNormOp: _rms_norm,
     RmsNormBackwardOp: _rms_norm_backward,
     ScaledGemmOp: _scaled_gemm,
+    ScaledGroupedGemmOp: _scaled_grouped_gemm,
     TopkOp: _topk,
 }
 _NAMES: dict[type, str] = {
@@ -258,5 +276,6 @@ _NAMES: dict[type, str] = {
     RmsNormOp: "flycc::rms_norm_fwd",
     RmsNormBackwardOp: "flycc::rms_norm_bwd",
     ScaledGemmOp: "flycc::scaled_gemm",
+    ScaledGroupedGemmOp: "flycc::scaled_grouped_gemm",
     TopkOp: "flycc::topk",
 }

@@ -31,6 +31,8 @@ FAMILIES = {
     "aten._grouped_mm.": "grouped_gemm",
     "aten._scaled_mm": "scaled_gemm",
     "aten._scaled_grouped_mm": "scaled_grouped_gemm",
+    "flycc.scaled_gemm.": "scaled_gemm",
+    "flycc.scaled_grouped_gemm.": "scaled_grouped_gemm",
     "flycc.sdpa.": "sdpa",
     "flycc.sdpa_backward.": "sdpa_backward",
     "flycc.rms_norm.": "rms_norm",

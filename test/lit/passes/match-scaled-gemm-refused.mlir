@@ -175,7 +175,7 @@ func.func @bias_type(%x: !torch.vtensor<[4,64],f8E4M3FN>, %w: !torch.vtensor<[64
 
 // The shape of a bias.
 // CHECK-LABEL: func.func @bias_shape
-// CHECK: flycc.reason = "_scaled_mm_v2: the bias is [4, 16]; [16] is needed", flycc.reason_code = "scaled-gemm.bias"
+// CHECK: flycc.reason = "_scaled_mm_v2: the bias is [4, 16]; [16] is needed", flycc.reason_code = "scaled-gemm.addend"
 func.func @bias_shape(%x: !torch.vtensor<[4,64],f8E4M3FN>, %w: !torch.vtensor<[64,16],f8E4M3FN>, %sx: !torch.vtensor<[4,2],f8E8M0FNU>, %sw: !torch.vtensor<[16,2],f8E8M0FNU>, %b: !torch.vtensor<[4,16],bf16>) -> !torch.vtensor<[4,16],bf16> {
   %0 = torch.constant.int 0
   %1 = torch.constant.int 1

@@ -183,3 +183,14 @@ func.func @flat(%x: !torch.vtensor<[4,64],f8E4M3FN>, %w: !torch.vtensor<[16,64],
   %y = torch.operator "torch.aten._scaled_mm_v2"(%x, %wt, %sx, %3, %0, %sw, %3, %0, %none, %none, %false) : (!torch.vtensor<[4,64],f8E4M3FN>, !torch.vtensor<[64,16],f8E4M3FN>, !torch.vtensor<[8],f8E8M0FNU>, !torch.int, !torch.int, !torch.vtensor<[16,2],f8E8M0FNU>, !torch.int, !torch.int, !torch.none, !torch.none, !torch.bool) -> !torch.vtensor<[4,16],bf16>
   return %y : !torch.vtensor<[4,16],bf16>
 }
+
+// A call of flycc's own operator.
+// CHECK-LABEL: func.func @own
+// CHECK: "flycc.scaled_gemm"(%arg0, %arg1, %arg2, %arg3, %arg4) {activation = "silu", {{.*}}operandSegmentSizes = array<i32: 1, 1, 1, 1, 0, 1>, placement = "hoisted", tree = "mfma"}
+func.func @own(%x: !torch.vtensor<[4,64],f8E4M3FN>, %w: !torch.vtensor<[16,32],f4E2M1FN>, %sx: !torch.vtensor<[4,1],f8E8M0FNU>, %sw: !torch.vtensor<[16,2],f8E8M0FNU>, %h: !torch.vtensor<[4,16],bf16>) -> !torch.vtensor<[4,16],bf16> {
+  %none = torch.constant.none
+  %silu = torch.constant.str "silu"
+  %bf16 = torch.constant.int 15
+  %y = torch.operator "torch.flycc.scaled_gemm"(%x, %w, %sx, %sw, %none, %h, %silu, %bf16) {flycc.node = "y", flycc.shape = ["4", "16"]} : (!torch.vtensor<[4,64],f8E4M3FN>, !torch.vtensor<[16,32],f4E2M1FN>, !torch.vtensor<[4,1],f8E8M0FNU>, !torch.vtensor<[16,2],f8E8M0FNU>, !torch.none, !torch.vtensor<[4,16],bf16>, !torch.str, !torch.int) -> !torch.vtensor<[4,16],bf16>
+  return %y : !torch.vtensor<[4,16],bf16>
+}

@@ -18,6 +18,7 @@
 // LIST: match-gemm {{.*}}Raises matrix products to `flycc.gemm`
 // LIST-NEXT: match-grouped-gemm {{.*}}Raises `torch._grouped_mm` {{.*}} to `flycc.grouped_gemm`, folding transposes.
 // LIST-NEXT: match-scaled-gemm {{.*}}Raises `torch.nn.functional.scaled_mm` {{.*}} to `flycc.scaled_gemm`, folding transposes.
+// LIST-NEXT: match-scaled-grouped-gemm Raises `torch.nn.functional.scaled_grouped_mm` to `flycc.scaled_grouped_gemm`, folding transposes.
 // LIST-NEXT: fuse-epilogue {{.*}}Folds pointwise users into `flycc.gemm`
 // LIST-NEXT: match-rms-norm {{.*}}Raises RMS norms over the last dimension to `flycc.rms_norm`
 // LIST-NEXT: match-topk {{.*}}Raises `topk`, {{.*}}, to `flycc.topk`.

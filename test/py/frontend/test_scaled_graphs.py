@@ -29,13 +29,13 @@ PLAIN, TILED = SwizzleType.NO_SWIZZLE, SwizzleType.SWIZZLE_32_4_4
 def products(record: flycc.Record) -> list[str]:
     """The problems that kernels serve; no candidate is left to PyTorch."""
     nodes = [node for graph in record.graphs for node in graph.report.nodes]
-    assert all(node.kernel == "flycc::scaled_gemm" for node in nodes), nodes
+    assert all(node.kernel == f"flycc::{node.problem.split()[0]}" for node in nodes), nodes
     return [node.problem.split(" align")[0] for node in nodes]
 
 
 def compiled(function: Callable[..., Tensor], *inputs: Tensor, problem: str, **how: Any) -> Tensor:
     """What `function` gives, compiled; it is one product, the `problem`."""
-    assert products(flycc.explain(function, *inputs)) == [f"scaled_gemm {problem}"]
+    assert products(flycc.explain(function, *inputs)) == [problem]
     torch._dynamo.reset()
     return torch.compile(function, backend="flycc", options=STRICT, **how)(*inputs)
 
@@ -69,7 +69,9 @@ def mx(a: Tensor, b: Tensor, x: Tensor, y: Tensor, dtype: torch.dtype = torch.bf
 )
 def test_blocks(form_a: str, form_b: str) -> None:
     *operands, expected = block_scaled(form_a, form_b)
-    result = compiled(mx, *operands, problem=f"{M}x{N}x{K} {form_a}:block x {form_b}:block -> bf16")
+    result = compiled(
+        mx, *operands, problem=f"scaled_gemm {M}x{N}x{K} {form_a}:block x {form_b}:block -> bf16"
+    )
     assert torch.equal(result, expected.bfloat16())
     assert result.is_contiguous()
 
@@ -83,7 +85,7 @@ def test_types_of_results_and_a_bias(dtype: torch.dtype) -> None:
         lambda a, b, x, y, c: F.scaled_mm(a, b.t(), x, MX, y, MX, bias=c, output_dtype=dtype),
         *operands,
         bias,
-        problem=f"{M}x{N}x{K} e4m3:block x e4m3:block -> {name}+bias",
+        problem=f"scaled_gemm {M}x{N}x{K} e4m3:block x e4m3:block -> {name}+bias",
     )
     assert torch.equal(result, (expected + bias).to(dtype))
 
@@ -95,7 +97,7 @@ def test_a_bias_of_16_bits_with_a_result_of_32() -> None:
         lambda a, b, x, y, c: F.scaled_mm(a, b.t(), x, MX, y, MX, bias=c, output_dtype=torch.float32),
         *operands,
         bias,
-        problem=f"{M}x{N}x{K} e4m3:block x e4m3:block -> f32+bias",
+        problem=f"scaled_gemm {M}x{N}x{K} e4m3:block x e4m3:block -> f32+bias",
     )
     assert torch.equal(result, (expected + bias).float())
 
@@ -107,7 +109,7 @@ def test_tiled_scales(m: int, n: int, k: int) -> None:
     result = compiled(
         lambda a, b, x, y: F.scaled_mm(a, b.t(), x, MX, y, MX, TILED, TILED),
         *(a, b, tiles(x), tiles(y)),
-        problem=f"{m}x{n}x{k} e2m1:block x e2m1:block -> bf16",
+        problem=f"scaled_gemm {m}x{n}x{k} e2m1:block x e2m1:block -> bf16",
     )
     assert torch.equal(result, expected.bfloat16())
 
@@ -118,7 +120,7 @@ def test_the_first_form_with_scales_of_rows_to_spare() -> None:
     result = compiled(
         lambda a, b, x, y: torch._scaled_mm(a, b.t(), x, y, out_dtype=torch.bfloat16),
         *(a, b, spare_x.view(x.dtype), spare_y.view(y.dtype).flatten()),
-        problem="16x32x128 e4m3:block x e4m3:block -> bf16",
+        problem="scaled_gemm 16x32x128 e4m3:block x e4m3:block -> bf16",
     )
     assert torch.equal(result, expected.bfloat16())
 
@@ -147,7 +149,9 @@ def test_rows_and_tensors(name: str) -> None:
     function, shape_a, shape_b = FORMS[name]
     a, b = elements("e4m3", M, K), elements("e5m2", N, K)
     x, y = (torch.randint(1, 9, shape).float() / 4 for shape in (shape_a, shape_b))
-    result = compiled(function, a, b, x, y, problem=f"{M}x{N}x{K} e4m3:row_f32 x e5m2:row_f32 -> bf16")
+    result = compiled(
+        function, a, b, x, y, problem=f"scaled_gemm {M}x{N}x{K} e4m3:row_f32 x e5m2:row_f32 -> bf16"
+    )
     column = y.reshape(1, -1)
     exact = (worth(a) @ worth(b).T) * x.double() * column.double()
     assert torch.equal(result, exact.bfloat16())
@@ -161,11 +165,46 @@ def test_layouts() -> None:
     b = elements("e4m3", K + 3, N + 1)[3:, 1:]
     expected = worth(a.contiguous(), x) @ worth(b.t().contiguous(), y).T
     function = lambda a, b, x, y: F.scaled_mm(a, b, x, MX, y, MX)  # noqa: E731
-    problem = f"{M}x{N}x{K} e4m3:block x e4m3:block -> bf16"
+    problem = f"scaled_gemm {M}x{N}x{K} e4m3:block x e4m3:block -> bf16"
     assert torch.equal(compiled(function, a, b, x, y, problem=problem), expected.bfloat16())
     x_wide = torch.empty(M, 8, dtype=torch.uint8).view(x.dtype)[:, 2:5].copy_(x)
     y_across = y.t().contiguous().t()
     assert torch.equal(compiled(function, a, b, x_wide, y_across, problem=problem), expected.bfloat16())
+
+
+def test_a_product_that_is_flyccs_already() -> None:
+    *operands, expected = block_scaled("e4m3", "e2m1")
+    residual = torch.randint(-4, 5, (M, N)).bfloat16()
+    result = compiled(
+        lambda a, b, x, y, h: torch.ops.flycc.scaled_gemm(
+            a, b, x, y, residual=h, activation="relu", out_dtype=torch.bfloat16
+        ),
+        *operands,
+        residual,
+        problem=f"scaled_gemm {M}x{N}x{K} e4m3:block x e2m1:block -> bf16+residual+relu",
+    )
+    assert torch.equal(result, (expected.relu() + residual).bfloat16())
+
+
+GROUPS = (3, 0, 9, 1)
+
+
+@pytest.mark.parametrize("form", ["e4m3", "e2m1"])
+@pytest.mark.parametrize("flat", [False, True])
+def test_groups_of_rows(form: str, flat: bool) -> None:
+    """With PyTorch's shape of the scales of a group, [N, blocks] in one dimension, and with both."""
+    total, k = sum(GROUPS), 160
+    a, b = elements(form, total, k), elements(form, len(GROUPS), N, k)
+    x, y = scales(125, 129, total, k // 32), scales(125, 129, len(GROUPS), N, k // 32)
+    ends = torch.tensor(GROUPS).cumsum(0).int()
+    result = compiled(
+        lambda a, b, x, y, offs: F.scaled_grouped_mm(a, b.mT, x, MX, y, MX, PLAIN, PLAIN, offs=offs),
+        *(a, b, x, y.view(torch.uint8).flatten(1).view(y.dtype) if flat else y, ends),
+        problem=f"scaled_grouped_gemm {len(GROUPS)}: *{total}x{N}x{k} {form} x {form} -> bf16",
+    )
+    group = torch.repeat_interleave(torch.tensor(GROUPS))
+    rows, matrices = worth(a, x), worth(b, y)
+    assert torch.equal(result, torch.einsum("tk,tnk->tn", rows, matrices[group]).bfloat16())
 
 
 def test_nan_scales_and_zero_elements() -> None:
