@@ -21,7 +21,7 @@ from flycc.emulator.elf import KernelArg
 from flycc.emulator.errors import EmulatorError
 from flycc.emulator.trace import Trace
 from flycc.emulator.trace_recorder import Recorder
-from flycc.kernels import gemm, grouped_gemm, rms_norm, topk
+from flycc.kernels import gemm, grouped_gemm, mx_quantize, rms_norm, topk
 from flycc.runtime import devices
 from flycc.runtime.device import DeviceError, Extent
 from flycc.runtime.emulated import EmulatedDevice
@@ -36,6 +36,9 @@ _WHOLE = 20_000_000
 _SIZES = (
     ("gemm", gemm.KERNARG.names, ("m", "n", "k")),
     ("grouped", grouped_gemm.KERNARG.names, ("groups", "m", "n", "k")),
+    ("mx_quantize", mx_quantize.QUANTIZE.names, ("rows", "columns")),
+    ("mx_dequantize", mx_quantize.DEQUANTIZE.names, ("rows", "columns")),
+    ("scale_range", mx_quantize.RANGE.names, ("count",)),
     ("rms_norm", rms_norm.FORWARD.names, ("rows", "columns")),
     ("rms_norm", rms_norm.BACKWARD.names, ("rows", "columns")),
     ("topk", topk.KERNARG.names, ("rows", "n", "k")),

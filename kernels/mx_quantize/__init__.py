@@ -12,6 +12,9 @@ from flycc.kernels.mx_quantize.kernarg import DEQUANTIZE, QUANTIZE, RANGE
 from flycc.kernels.mx_quantize.variant import DequantizeVariant, QuantizeVariant
 
 __all__ = [
+    "DEQUANTIZE",
+    "QUANTIZE",
+    "RANGE",
     "RowsConfig",
     "Shares",
     "choose",

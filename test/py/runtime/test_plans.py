@@ -19,7 +19,18 @@ from torch.overrides import TorchFunctionMode
 
 from flycc.contracts import GemmProblem
 from flycc.kernels import gemm as family
-from flycc.runtime import choice, devices, gemm, grouped_gemm, launching, plans, refusals, rms_norm, topk
+from flycc.runtime import (
+    choice,
+    devices,
+    gemm,
+    grouped_gemm,
+    launching,
+    mx_quantize,
+    plans,
+    refusals,
+    rms_norm,
+    topk,
+)
 from flycc.runtime.emulated import EmulatedDevice
 from flycc.runtime.hip import HipDevice
 from flycc.runtime.launching import Launched
@@ -69,6 +80,7 @@ def launched(device: HipDevice, monkeypatch: pytest.MonkeyPatch) -> Iterator[lis
 _PLANS = (
     (gemm, "_PLANS"),
     (grouped_gemm, "_PLANS"),
+    *((mx_quantize, name) for name in ("_QUANTIZE_PLANS", "_DEQUANTIZE_PLANS", "_RANGE_PLANS")),
     (rms_norm, "_PLANS"),
     (rms_norm, "_BACKWARD_PLANS"),
     (topk, "_PLANS"),
@@ -124,6 +136,22 @@ def test_a_call_that_differs_is_analysed(
     for arguments in (same, other(device), same, other(device)):
         check(device, *arguments)
     assert len(launched) == len(gemm._PLANS) == 2
+
+
+def test_quantising_and_back_are_repeated(device: HipDevice, launched: list[Launched]) -> None:
+    for _ in range(3):
+        x = on_device(device, torch.randn(40, 96))
+        data, scales, found = mx_quantize.mx_quantize(x, format="e5m2")
+        device.synchronize()
+        wanted = mx_quantize._quantize_in_pytorch(x, "e5m2", "floor")
+        for one, other in zip((data, scales), wanted, strict=False):
+            assert torch.equal(one.view(torch.uint8), other.view(torch.uint8))
+        again = mx_quantize.scale_range(scales)
+        back = mx_quantize.mx_dequantize(data, scales, dtype=torch.float32)
+        device.synchronize()
+        assert found.tolist() == again.tolist() == wanted[2].tolist()
+        assert torch.equal(back, mx_quantize._dequantize_in_pytorch(data, scales, torch.float32))
+    assert len(launched) == 3
 
 
 def test_zeros_of_either_sign_are_different_scales(device: HipDevice, launched: list[Launched]) -> None:
