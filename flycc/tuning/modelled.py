@@ -104,7 +104,7 @@ def total(predictions: list[Prediction]) -> Interval:
 def _modelled(problem: Problem, config: Config, floor: Floor) -> tuple[Prediction, ...]:
     if isinstance(problem, GemmProblem):
         return _products(problem, config, floor)
-    return tuple(predict(_trace(step), step.grid, floor=floor) for step in steps(problem, config))
+    return tuple(predicted(step, floor) for step in steps(problem, config))
 
 
 def steps(problem: Problem, config: Config) -> list[Step]:
@@ -114,6 +114,11 @@ def steps(problem: Problem, config: Config) -> list[Step]:
     if isinstance(problem, GroupedGemmProblem):
         return [_grouped(problem, config, equal_groups(problem))]
     return _norm(problem, config) if isinstance(problem, RmsNormProblem) else _selection(problem, config)
+
+
+def predicted(step: Step, floor: Floor = "graph") -> Prediction:
+    """One launch, modelled. Raises as `model` does."""
+    return predict(_trace(step), step.grid, floor=floor)
 
 
 def _products(problem: GemmProblem, config: Any, floor: Floor) -> tuple[Prediction, ...]:
