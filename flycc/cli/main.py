@@ -28,6 +28,7 @@ COMMANDS = {
     "profile": "where the modelled time of a model or of any gfx950 kernel goes",
     "predict": "the modelled time of an operator of any shape, ours and published kernels",
     "tune": "find the fastest configurations by the cost model, and keep them in tables",
+    "prove": "prove where block scales may stand, by SMT solvers, and replay the counterexamples",
     "doctor": "show what is installed, which linker, device and target are used, what is missing",
     "bench": "measure the emulator, compilation, or launches",
     "cache": "show or clear the on-disk cache of code objects",

@@ -72,6 +72,20 @@ F16 = FloatType("f16", -24, -14, 15)
 FLOAT_TYPES = {each.name: each for each in (F32, BF16, F16)}
 
 
+def elements(element: Format) -> list[float]:
+    """Every finite element of a format but -0, in order."""
+    if element is MXINT8:
+        return [n / 64 for n in range(-128, 128)]
+    found, unit = set(), 2.0**-element.q
+    while (
+        2 ** (element.bits - 1) * unit <= element.maximum
+    ):  # one exponent's, and below the first the subnormal ones
+        found |= {n * unit for n in range(2**element.bits)}
+        unit *= 2
+    sizes = sorted(size for size in found if size <= element.maximum)
+    return [-size for size in reversed(sizes[1:])] + sizes
+
+
 def product_q(a: Format, b: Format) -> int:
     """The q of products: every one is a multiple of 2^-q."""
     return a.q + b.q
@@ -85,7 +99,7 @@ def product_maximum(a: Format, b: Format) -> float:
 def sums_are_exact(a: Format, b: Format, k: int) -> bool:
     """Whether every sum of `k` unscaled products is a float32 number, whatever the elements: P 2^q k <= 2^24.
 
-    Then no order of the additions rounds, and all give the same bits. Of e4m3 and e5m2, not even two products' sums are.
+    Then no order of the additions rounds, and all give the same bits. Of e4m3 and e5m2, no sum of two is sure to be.
     """
     return k <= 1 or product_maximum(a, b) * 2.0 ** product_q(a, b) * k <= 2**24
 

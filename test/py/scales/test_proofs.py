@@ -1,0 +1,161 @@
+"""The proofs hold, their machine is float32 arithmetic, and neither would pass for a bound that is wrong."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from flycc.cli.main import main
+from flycc.proofs.claims import core, full, of_every_exponent, of_product, prove
+from flycc.proofs.dequantised import ElementQuery
+from flycc.proofs.float32 import same, scale_inside, scale_outside
+from flycc.proofs.machine import Leaves, Query, Sums
+from flycc.proofs.solvers import SOLVERS, SolverName, solve
+from flycc.scales.formats import BF16, E2M1, E4M3, elements
+from flycc.scales.trees import Tree
+
+SEED = int(os.environ["FLYCC_TEST_SEED"])
+
+
+@pytest.mark.parametrize("theorem", [1, 2, 3, 5])
+def test_core(theorem: int) -> None:
+    rows = [prove(claim, solver) for claim, solver in core() if claim.theorem == theorem]
+    assert {row.claim.expected for row in rows} == {"sat", "unsat"}
+    assert [row.json() for row in rows if not row.holds] == []
+    assert all(row.replayed for row in rows if row.claim.expected == "sat")
+
+
+@pytest.mark.nightly
+def test_full() -> None:
+    wrong = [row.json() for row in (prove(claim, solver) for claim, solver in full()) if not row.holds]
+    assert wrong == []
+
+
+def test_what_is_claimed() -> None:
+    """Every format, block size, tree and mode has a claim inside its bound and two outside, for both solvers."""
+    claims = [(c.format, c.k, c.tree, c.flush, c.expected, s) for c, s in full() if c.theorem in (1, 5)]
+    assert len({key for key in claims if key[4] == "unsat"}) == 9 * 6 * 2 * 2 * 2
+    assert len({key for key in claims if key[4] == "sat"}) == 9 * 6 * 2 * 2 * 2
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_the_machine_is_float32(solver: SolverName) -> None:
+    """With its elements fixed, a query is satisfiable exactly where float32 arithmetic gives other bits."""
+    rng = np.random.default_rng([SEED, len(solver)])
+    seen = set()
+    for _ in range(60):
+        k = int(rng.integers(2, 7))
+        tree = Tree(str(rng.choice(["balanced", "chain"])), k)
+        flush = bool(rng.integers(2))
+        low = -126 if flush else -154
+        # Half of the points at the ends, where something may differ.
+        s = int(rng.choice([rng.integers(low, 130), rng.integers(low, low + 8), rng.integers(119, 126)]))
+        outer = int(rng.integers(3)) if s >= -147 else 0
+        query = Query(E2M1, E2M1, tree, s, s, outer, flush, Leaves.ELEMENTS)
+        numbers = np.array([x for x in elements(E2M1) if x >= 0])
+        picks = rng.integers(len(numbers), size=(2, k)) if rng.integers(2) else rng.integers(6, 8, (2, k))
+        picks *= rng.integers(4, size=(2, k)) > 0
+        minus = rng.integers(2, size=k)
+        a, b = numbers[picks]
+        fixed = [f"(assert (= a{i} {int(2 * a[i])}))(assert (= b{i} {int(2 * b[i])}))" for i in range(k)]
+        fixed += [f"(assert (= minus{i} {'true' if minus[i] else 'false'}))" for i in range(k)]
+        answer = solve(solver, "\n".join([query.script(), *fixed]), query.constants(), 20)
+        products = (np.where(minus, -a, a) * b)[:, None]
+        inside = scale_inside(products, tree, s, outer, flush)
+        differs = not same(inside, scale_outside(products, tree, s + outer, flush)).all()
+        assert answer.verdict == ("sat" if differs else "unsat"), f"seed {SEED}: {query}, {products.ravel()}"
+        assert not differs or query.differs(answer.model)
+        seen.add(differs)
+    assert seen == {True, False}
+
+
+@pytest.mark.nightly
+def test_every_exponent_against_every_block_of_two() -> None:
+    """All 65,536 blocks of two in float32 have the same legal exponents as the machine, at each by itself."""
+    numbers = np.array(elements(E2M1))
+    products = np.unique(np.append(np.outer(numbers, numbers), -0.0).view(np.int64)).view(np.float64)
+    blocks = np.stack([x.ravel() for x in np.meshgrid(products, products)])
+    tree = Tree("balanced", 2)
+    for claim in of_every_exponent(E2M1, E2M1, tree):
+        s = int(claim.s)
+        legal = same(scale_inside(blocks, tree, s), scale_outside(blocks, tree, s)).all()
+        assert legal == (claim.expected == "unsat"), s
+
+
+def test_a_wrong_bound_is_found() -> None:
+    inside, above, below = of_product(E2M1, E2M1, Tree("chain", 8), flush=False)
+    wrong = replace(inside, question=replace(inside.question, high=inside.question.high + 1))
+    assert not prove(wrong, "cvc5").holds
+    assert not prove(replace(above, question=replace(above.question, low=120, high=120)), "cvc5").holds
+    assert not prove(replace(below, question=replace(below.question, low=-147, high=-147)), "z3").holds
+    rounded = Query(E4M3, E4M3, Tree("balanced", 4), -131, 110, sums=Sums.ROUNDED)
+    assert solve("cvc5", rounded.script(), rounded.constants(), 20).verdict == "sat"
+    assert solve("cvc5", replace(rounded, high=109).script(), rounded.constants(), 20).verdict == "unsat"
+
+
+def test_what_a_model_must_show() -> None:
+    """A model counts only if float32 arithmetic gives other bits."""
+    query = Query(E2M1, E2M1, Tree("chain", 2), 123, 123, leaves=Leaves.GREATEST)
+    model = {"inner": 123, "p0": 144, "minus0": 0, "p1": -144, "minus1": 1}
+    assert query.pairs(model)[0][0] * query.pairs(model)[0][1] == 36
+    assert query.differs(model)
+    assert not query.differs(model | {"inner": 122})
+    assert ElementQuery(E4M3, BF16, -125, False).differs({"n": 1})
+    assert not ElementQuery(E4M3, BF16, -124, False).differs({"n": 1})
+
+
+def test_what_the_machine_has_not() -> None:
+    with pytest.raises(ValueError, match="subnormal rounding"):
+        Query(E2M1, E2M1, Tree("chain", 2), -148, 3, leaves=Leaves.ELEMENTS)
+    with pytest.raises(ValueError, match="subnormal rounding"):
+        Query(E2M1, E2M1, Tree("chain", 2), -147, -147, outer=-1)
+    with pytest.raises(ValueError, match="superset"):
+        Query(E2M1, E2M1, Tree("chain", 2), 0, 3).pairs({})
+
+
+def test_out_of_time_is_not_a_proof() -> None:
+    claim = of_product(E2M1, E2M1, Tree("balanced", 32), flush=False)[0]
+    row = prove(claim, "cvc5", seconds=0.01)
+    assert row.result == "unknown"
+    assert not row.holds
+
+
+def test_command(tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    claims = of_product(E2M1, E2M1, Tree("chain", 4), flush=False)
+    monkeypatch.setattr("flycc.proofs.claims.core", lambda: [(claim, "z3") for claim in claims])
+    out = tmp_path / "rows.json"
+    assert main(["prove", "scale-placement", "--json", str(out)]) == 0
+    rows = json.loads(out.read_text())["rows"]
+    keys = {"theorem", "format", "k", "tree", "s", "expected", "result", "seconds", "solver"}
+    assert all(keys <= set(row) for row in rows)
+    assert [(row["s"], row["result"]) for row in rows] == [
+        ("-147..121", "unsat"),
+        ("122", "sat"),
+        ("-148", "sat"),
+    ]
+    shown = capsys.readouterr().out
+    assert "3 queries, 0 not as claimed; 2 models differ" in shown
+    assert max(map(len, shown.splitlines())) <= 80
+    wrong = replace(claims[1], expected="unsat")
+    monkeypatch.setattr("flycc.proofs.claims.core", lambda: [(wrong, "z3")])
+    assert main(["prove", "scale-placement"]) == 1
+    assert "z3 says sat; claimed is unsat" in capsys.readouterr().out.replace("\n", " ")
+
+
+def test_a_solver_that_is_not_installed(
+    capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    find = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name, *rest: None if name == "z3" else find(name, *rest)
+    )
+    assert main(["prove", "scale-placement"]) == 1
+    said = capsys.readouterr().err
+    assert "z3 is not installed" in said
+    assert "flycc[proofs]" in said
