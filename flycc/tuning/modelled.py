@@ -22,15 +22,16 @@ import numpy as np
 
 from flycc import codegen, emulator
 from flycc.contracts import FlyccError, GemmProblem, GroupedGemmProblem, Reason, RmsNormProblem, TopkProblem
+from flycc.contracts.scaled_gemm import BLOCK_K, ScaledGemmProblem
 from flycc.costmodel import Floor, Interval, Prediction, loop_turns, neighbours, predict
 from flycc.emulator.trace import Trace
 from flycc.emulator.trace_recorder import Recorder
-from flycc.kernels import gemm, grouped_gemm, rms_norm, topk
+from flycc.kernels import gemm, grouped_gemm, mx, rms_norm, topk
 from flycc.kernels.common.spec import KernelSpec, Launch
 
-Problem: TypeAlias = GemmProblem | GroupedGemmProblem | RmsNormProblem | TopkProblem
+Problem: TypeAlias = GemmProblem | GroupedGemmProblem | RmsNormProblem | ScaledGemmProblem | TopkProblem
 Config: TypeAlias = (
-    gemm.GemmConfig | grouped_gemm.GroupedGemmConfig | rms_norm.RmsNormConfig | topk.TopkConfig
+    gemm.GemmConfig | grouped_gemm.GroupedGemmConfig | mx.MxConfig | rms_norm.RmsNormConfig | topk.TopkConfig
 )
 
 _BYTES = {"bf16": 2, "f16": 2, "f32": 4, "i32": 4, "none": 0}
@@ -102,13 +103,15 @@ def total(predictions: list[Prediction]) -> Interval:
 
 @lru_cache(maxsize=4096)
 def _modelled(problem: Problem, config: Config, floor: Floor) -> tuple[Prediction, ...]:
-    if isinstance(problem, GemmProblem):
+    if isinstance(problem, GemmProblem | ScaledGemmProblem):
         return _products(problem, config, floor)
     return tuple(predicted(step, floor) for step in steps(problem, config))
 
 
 def steps(problem: Problem, config: Config) -> list[Step]:
     """The launches that compute `problem` under `config`, with what they need to run. Raises as `model` does."""
+    if isinstance(problem, ScaledGemmProblem):
+        return [_scaled(problem, config)]
     if isinstance(problem, GemmProblem):
         return [_gemm(problem, config)]
     if isinstance(problem, GroupedGemmProblem):
@@ -121,38 +124,58 @@ def predicted(step: Step, floor: Floor = "graph") -> Prediction:
     return predict(_trace(step), step.grid, floor=floor)
 
 
-def _products(problem: GemmProblem, config: Any, floor: Floor) -> tuple[Prediction, ...]:
+def _products(problem: Any, config: Any, floor: Floor) -> tuple[Prediction, ...]:
     """A launch of which only the last round is split counts as two, one after the other."""
+    family, tile = _family(problem), _tile(config)
     if not config.split:
-        return (_product(problem, config, gemm.launch(problem, config).grid, floor),)
-    shares = gemm.shares(problem, config)
+        return (_product(problem, config, family.launch(problem, config).grid, floor),)
+    shares = family.shares(problem, config)
     found = []
     if shares.whole:
-        unsplit = replace(config, splits=1, tail=False)
-        grid = gemm.launch(problem, unsplit).grid
-        grid = (shares.whole, 1, grid[2]) if config.ring else (shares.whole // grid[1] or 1, grid[1], grid[2])
+        unsplit = _with_tile(config, splits=1, tail=False)
+        grid = family.launch(problem, unsplit).grid
+        grid = (shares.whole, 1, grid[2]) if tile.ring else (shares.whole // grid[1] or 1, grid[1], grid[2])
         found.append(_product(problem, unsplit, grid, floor))
     if rest := shares.tiles - shares.whole:
-        some = replace(config, splits=shares.parts, tail=False)
+        some = _with_tile(config, splits=shares.parts, tail=False)
         found.append(_product(problem, some, (rest * shares.parts, 1, shares.batch), floor))
     return tuple(found)
 
 
-def _product(problem: GemmProblem, config: Any, grid: tuple[int, int, int], floor: Floor) -> Prediction:
+def _family(problem: Any) -> Any:
+    """The kernels of a product."""
+    return mx if isinstance(problem, ScaledGemmProblem) else gemm
+
+
+def _tile(config: Any) -> gemm.GemmConfig:
+    return config.tile if isinstance(config, mx.MxConfig) else config  # type: ignore[no-any-return]
+
+
+def _with_tile(config: Any, **changes: Any) -> Any:
+    tile = replace(_tile(config), **changes)
+    return replace(config, tile=tile) if isinstance(config, mx.MxConfig) else tile
+
+
+def _step_k(problem: Any, config: Any) -> int:
+    """Elements of K in a step."""
+    counted = mx.pairs(mx.widest(problem), BLOCK_K) if isinstance(problem, ScaledGemmProblem) else BLOCK_K
+    return _tile(config).step_k * BLOCK_K // counted
+
+
+def _product(problem: Any, config: Any, grid: tuple[int, int, int], floor: Floor) -> Prediction:
     """That of `grid` workgroups."""
     sizes = (problem.m, problem.n, problem.k)
     m, n, k = (
         size if isinstance(size, int) else 0 for size in sizes
     )  # launch() has checked that all are known
-    turns_each = math.ceil(k / (config.step_k * config.splits))
-    left_out = max(0, turns_each - _emulated_turns(config))
-    alike = replace(problem, m=_alike(m, config.tile_m), n=_alike(n, config.tile_n))
+    tile, step_k = _tile(config), _step_k(problem, config)
+    turns_each = math.ceil(k / (step_k * tile.splits))
+    left_out = max(0, turns_each - _emulated_turns(tile))
+    alike = replace(problem, m=_alike(m, tile.tile_m), n=_alike(n, tile.tile_n))
     if not left_out:
         return predict(_moved(_product_trace(alike, config), grid), grid, floor=floor)
-    last = k % config.step_k if config.splits == 1 else 0
-    short = replace(
-        alike, k=(turns_each - left_out) * config.splits * config.step_k - (-last % config.step_k)
-    )
+    last = k % step_k if tile.splits == 1 else 0
+    short = replace(alike, k=(turns_each - left_out) * tile.splits * step_k - (-last % step_k))
     trace = _product_trace(short, config)
     turns = _turns(short, config)
     if turns is None:  # a turn is not a step: nothing to go by but the whole
@@ -174,14 +197,14 @@ def _alike(size: int, tile: int) -> int:
 
 
 @lru_cache(maxsize=128)
-def _product_trace(problem: GemmProblem, config: Any) -> Trace:
-    return _trace(_gemm(problem, config))
+def _product_trace(problem: Any, config: Any) -> Trace:
+    return _trace(steps(problem, config)[0])
 
 
 @lru_cache(maxsize=1024)
-def _turns(problem: GemmProblem, config: Any) -> int | None:
+def _turns(problem: Any, config: Any) -> int | None:
     """Turns of the main loop, if that covers all but `_APART` steps along K."""
-    steps = math.ceil(problem.k / (config.step_k * config.splits))  # type: ignore[operator]
+    steps = math.ceil(problem.k / (_step_k(problem, config) * _tile(config).splits))
     return _of_steps(_product_trace(problem, config), steps)
 
 
@@ -281,6 +304,53 @@ def _gemm(problem: Any, config: Any) -> Step:
     matrices |= {"partial": 4 * shares.sums, "arrived": 4 * shares.counters}
     numbers |= {"parts": shares.parts, "part_k": shares.part_k, "whole": shares.whole}
     return Step(kernel, geometry, matrices, {**numbers, **sizes}, arrived=gemm.others_arrived(shares.parts))
+
+
+def _scaled(problem: Any, config: Any) -> Step:
+    geometry = mx.launch(problem, config)
+    m, n, k = problem.m, problem.n, problem.k
+    epilogue, element = problem.epilogue, _BYTES[problem.dtype]
+    result = _BYTES[epilogue.out_dtype or problem.dtype]
+    pairs_a, pairs_b = (mx.pairs(form, k) for form in (problem.format_a, problem.format_b))
+    buffers = {
+        "a": 2 * m * pairs_a,
+        "b": 2 * n * pairs_b,
+        "scale_a": _scale_bytes(problem, config, "a", m),
+        "scale_b": _scale_bytes(problem, config, "b", n),
+        "out": m * n * result,
+        "bias": n * element * problem.bias,
+        "residual": m * n * element * epilogue.residual,
+        "pre": m * n * result * epilogue.preactivation,
+    }
+    numbers = {
+        **{name: value for name, value in mx.ABSENT.items() if name not in buffers},
+        "m": m,
+        "n": n,
+        "k": mx.pairs(mx.widest(problem), k),
+        "ld_a": pairs_a,
+        "ld_b": pairs_b,
+        "row_a": 1,
+        "row_b": 1,
+        "bias_n": int(problem.bias),
+        "residual_m": n * epilogue.residual,
+        "residual_n": int(epilogue.residual),
+        "ld_out": n,
+    }
+    kernel = mx.kernel(problem, config)
+    if not config.split:
+        return Step(kernel, geometry, buffers, numbers)
+    shares = mx.shares(problem, config)
+    numbers = {name: number for name, number in numbers.items() if name not in ("partial", "arrived")}
+    buffers |= {"partial": 4 * shares.sums, "arrived": 4 * shares.counters}
+    numbers |= {"parts": shares.parts, "part_k": shares.part_k, "whole": shares.whole}
+    return Step(kernel, geometry, buffers, numbers, arrived=gemm.others_arrived(shares.parts))
+
+
+def _scale_bytes(problem: Any, config: Any, operand: str, rows: int) -> int:
+    kind = getattr(problem, f"scale_{operand}")
+    if kind == "block" and config.packed:
+        return mx.Packing.of(problem, operand).bytes
+    return rows * {"none": 0, "block": -(-problem.k // BLOCK_K), "row": 1, "row_f32": 4}[kind]  # type: ignore[no-any-return]
 
 
 def _grouped(problem: Any, config: Any, offsets: tuple[int, ...]) -> Step:

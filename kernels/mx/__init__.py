@@ -10,12 +10,14 @@ from flycc.kernels.common.spec import KernelSpec, Launch
 from flycc.kernels.gemm.config import others_arrived
 from flycc.kernels.mx.config import MxConfig, candidates, choose, counted, pairs, shares, widest
 from flycc.kernels.mx.kernarg import ABSENT, KERNARG
+from flycc.kernels.mx.pack import Packing
 from flycc.kernels.mx.variant import MxVariant
 
 __all__ = [
     "ABSENT",
     "KERNARG",
     "MxConfig",
+    "Packing",
     "candidates",
     "choose",
     "counted",

@@ -8,10 +8,12 @@ from dataclasses import dataclass, replace
 from flycc.contracts import GemmProblem, Reason
 from flycc.contracts.scaled_gemm import BLOCK_K, ELEMENT_BITS, ElementFormat, ScaledGemmProblem
 from flycc.kernels.gemm import config as dense
-from flycc.kernels.gemm.config import MFMA_K, GemmConfig, Shares
+from flycc.kernels.gemm.config import MFMA_K, MFMA_MN, GemmConfig, Shares
 
 #: Elements along K of an MFMA.
 SLICE_ELEMENTS = 128
+#: Rows whose scales lie together where scales are packed, and pairs of bytes of their run along K.
+GROUP_ROWS, PACKED_K = 64, 64
 _RESULTS = ("bf16", "f16", "f32")
 
 
@@ -61,9 +63,14 @@ def counted(problem: ScaledGemmProblem) -> GemmProblem:
 
 @dataclass(frozen=True, slots=True)
 class MxConfig:
-    """`tile` says how a workgroup computes one tile; its `tile_k` counts pairs of bytes, as `counted`."""
+    """`tile` says how a workgroup computes one tile; its `tile_k` counts pairs of bytes, as `counted`.
+
+    With `packed` block scales are not as the problem has them, but as `kernels.mx.pack` puts them: a tile's rows of
+    scales are far apart, and of each line of memory of them a step along K takes 4 or 8 bytes.
+    """
 
     tile: GemmConfig
+    packed: bool = False
 
     @property
     def split(self) -> bool:
@@ -96,12 +103,23 @@ class MxConfig:
         if of_a != of_b and self.tile.staged:
             sentence = f"{self}: elements of different sizes are not staged in LDS"
             return Reason("mx.config", sentence)
+        blocks = (
+            self.tile.tile_m // self.tile.waves_m // MFMA_MN,
+            self.tile.tile_n // self.tile.waves_n // MFMA_MN,
+        )
+        if self.packed and not (
+            self.tile.ring and all(count in (1, 2) or count % 4 == 0 for count in blocks)
+        ):
+            sentence = (
+                f"{self}: packed scales are those of rings, whose waves have 16, 32 or multiples of 64 rows"
+            )
+            return Reason("mx.config", sentence)
         if self.tile.schedule == "ahead":
             return Reason("mx.config", f"{self}: there are no registers to read ahead")
         return None
 
     def __str__(self) -> str:
-        return str(self.tile)
+        return f"{self.tile}{'_packed' * self.packed}"
 
 
 def shares(problem: ScaledGemmProblem, config: MxConfig) -> Shares:

@@ -17,15 +17,16 @@ import flydsl.expr as fx
 
 from flycc.kernels.common.arguments import numbers, placeholders
 from flycc.kernels.common.vectors import ELEMENTS
-from flycc.kernels.gemm.config import MFMA_K
+from flycc.kernels.gemm.config import MFMA_K, MFMA_MN
 from flycc.kernels.gemm.operand import Operand
 from flycc.kernels.gemm.order import place_of, share_of, tile_of
 from flycc.kernels.gemm.product import Place, allocate, blocks, product
 from flycc.kernels.gemm.program import addend
 from flycc.kernels.gemm.result import Chunk, Output
 from flycc.kernels.gemm.split import Parts, combine
+from flycc.kernels.mx.config import GROUP_ROWS, PACKED_K
 from flycc.kernels.mx.kernarg import KERNARG
-from flycc.kernels.mx.mfma import BlockScales, ScaledMfma
+from flycc.kernels.mx.mfma import BlockScales, PackedScales, ScaledMfma, Scales
 from flycc.kernels.mx.rows import RowScales, scale_rows
 from flycc.kernels.mx.variant import MxVariant, Scaling
 
@@ -59,11 +60,32 @@ class _Side:
         return Operand(self.pointer + start, self.leading, self.rows_left, True, vector, share=share)
 
     def block_scales(
-        self, first_k: fx.Int32, of_row: fx.Int32, slices: int, block: int, place: Place
-    ) -> BlockScales | None:
-        """Its block scales, if it has any, from element `first_k` along K on."""
+        self, first_k: fx.Int32, k: fx.Int32, slices: int, variant: MxVariant, place: Place
+    ) -> Scales | None:
+        """Its block scales, if it has any, from element `first_k` along K on; K has `k` in all."""
         if self.scaling.kind != "block":
             return None
+        config, block = variant.gemm.config, variant.block
+        if variant.packed:
+            of_step = GROUP_ROWS * PACKED_K // block
+            stride = fx.Int32(fx.Uint32(k + (PACKED_K - 1)) // PACKED_K) * of_step
+            row = self.first + self.part
+            group = fx.Uint32(row) // GROUP_ROWS
+            start = fx.Int64(group) * fx.Int64(stride) + fx.Int64(fx.Uint32(first_k) // PACKED_K) * of_step
+            return PackedScales(
+                pointer=self.scale + start,
+                stride=stride,
+                groups_left=fx.Int32(
+                    fx.Uint32(self.first + self.rows_left + (GROUP_ROWS - 1)) // GROUP_ROWS - group
+                ),
+                part=fx.Int32(fx.Uint32(row) % GROUP_ROWS // MFMA_MN),
+                blocks=self.blocks,
+                slices=slices * PACKED_K // config.tile_k,
+                steps=config.tile_k // PACKED_K,
+                lane=place.lane,
+            )
+        # A row's block scales, of which the last may be of a short block.
+        of_row = fx.Int32(fx.Uint32(k + (block - 1)) // block)
         start = fx.Int64(self.first) * fx.Int64(of_row) + fx.Int64(fx.Uint32(first_k) // block)
         return BlockScales(
             pointer=self.scale + start,
@@ -112,8 +134,7 @@ def build(variant: MxVariant) -> tuple[Any, tuple[Any, ...]]:
         place = Place.of(fx.thread_idx.x, config)
         tile_m, tile_n = fx.block_idx.x, fx.block_idx.y
         first_k = fx.Int32(0)
-        # A row's block scales, of which the last may be of a short block.
-        of_row = fx.Int32(fx.Uint32(k + (variant.block - 1)) // variant.block)
+        whole_k = k
         if fx.const_expr(config.split):
             share = share_of(fx.block_idx.x, m, n, config, sizes.parts, sizes.whole)
             tile_m, tile_n = place_of(share.tile, m, n, config)
@@ -133,8 +154,8 @@ def build(variant: MxVariant) -> tuple[Any, tuple[Any, ...]]:
             (variant.a.element, variant.b.element),
             pieces,
             (
-                of_a.block_scales(first_k, of_row, slices, variant.block, place),
-                of_b.block_scales(first_k, of_row, slices, variant.block, place),
+                of_a.block_scales(first_k, whole_k, slices, variant, place),
+                of_b.block_scales(first_k, whole_k, slices, variant, place),
             ),
         )
         # One in each line of memory of the arguments that no wave has in registers.

@@ -34,6 +34,7 @@ class MxVariant:
     b: Scaling
     dtype: GemmDtype
     block: int
+    packed: bool
     gemm: GemmVariant
 
     @classmethod
@@ -46,12 +47,13 @@ class MxVariant:
             Scaling(problem.format_b, problem.scale_b, _vector(problem.align_scale_b, blocks), of_b),
             problem.dtype,
             pairs_of_block(problem),
+            config.packed,
             GemmVariant.of(counted(problem), config.tile),
         )
 
     @property
     def symbol(self) -> str:
-        return f"mx_{self.a}_{self.b}_{self.dtype}_{self.gemm.symbol}"
+        return f"mx_{self.a}_{self.b}{'_packed' * self.packed}_{self.dtype}_{self.gemm.symbol}"
 
 
 def _vector(align: int, blocks: int) -> int:

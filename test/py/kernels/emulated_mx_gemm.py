@@ -177,12 +177,18 @@ class Mx:
         problem = self.problem(out)
         compiled = compile_kernel(mx.kernel(problem, config))
         memory = emulator.Memory()
+        scales = [
+            packed(side.scales, mx.Packing.of(problem, name))
+            if config.packed and side.kind == "block"
+            else side.scale_buffer
+            for name, side in (("a", self.a), ("b", self.b))
+        ]
         values: dict[str, int | float] = {
             **mx.ABSENT,
             "a": memory.register(self.a.buffer, name="a", writable=False),
             "b": memory.register(self.b.buffer, name="b", writable=False),
-            "scale_a": memory.register(self.a.scale_buffer, name="scale_a", writable=False),
-            "scale_b": memory.register(self.b.scale_buffer, name="scale_b", writable=False),
+            "scale_a": memory.register(scales[0], name="scale_a", writable=False),
+            "scale_b": memory.register(scales[1], name="scale_b", writable=False),
             "out": memory.register(out.buffer, name="out"),
             "m": m,
             "n": n,
@@ -240,6 +246,15 @@ class Mx:
         return {name: address, **{f"{name}_{dim}": s for dim, s in zip("mn", strides, strict=True)}}
 
 
+def packed(scales: np.ndarray, packing: mx.Packing) -> np.ndarray:
+    """Scales [rows, blocks] as `kernels.mx.pack` describes them."""
+    rows, blocks = scales.shape
+    whole = np.zeros((-(-rows // 64) * 64, packing.steps * 4 * packing.slices), np.uint8)
+    whole[:rows, :blocks] = scales
+    parts = whole.reshape(-1, 4, 16, packing.steps, packing.slices, 4)
+    return np.ascontiguousarray(parts.transpose(0, 3, 5, 2, 4, 1)).reshape(-1)
+
+
 def reference(case: Mx) -> tuple[np.ndarray, np.ndarray]:
     """The exact sums, scaled by rows, in float64, and the sums of their terms' magnitudes, [m, n] both; NaN where a
     scale or an element is."""
@@ -260,4 +275,15 @@ def relative_rms(out: np.ndarray, exact: np.ndarray) -> float:
     return float(np.sqrt(np.mean((out - exact) ** 2) / np.mean(exact**2)))
 
 
-__all__ = ["PRECISION", "Mx", "Result", "Side", "decoded", "powers", "reference", "relative_rms", "rounded"]
+__all__ = [
+    "PRECISION",
+    "Mx",
+    "Result",
+    "Side",
+    "decoded",
+    "packed",
+    "powers",
+    "reference",
+    "relative_rms",
+    "rounded",
+]
