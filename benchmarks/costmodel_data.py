@@ -82,14 +82,22 @@ def _us(problem: Product, tflops: str) -> float:
     return 2 * problem.m * problem.n * problem.k / float(tflops) / 1e6
 
 
-def published(family: Literal["gemm", "grouped_gemm"]) -> list[tuple[Product, dict[str, float]]]:
-    """The bf16 shapes of the dense or of the grouped table, and us by peer: of some shapes nobody's are published."""
+def published(
+    family: Literal["gemm", "grouped_gemm", "mxfp8", "mxfp4"],
+) -> list[tuple[Product, dict[str, float]]]:
+    """The shapes of one of the tables of products, and us by peer: of some shapes nobody's are published."""
+    name, prefix = {
+        "gemm": ("dense_bf16_nt.csv", ""),
+        "grouped_gemm": ("grouped_bf16.csv", ""),
+        "mxfp8": ("mx_scaled_nt.csv", "mxfp8_"),
+        "mxfp4": ("mx_scaled_nt.csv", "mxfp4_"),
+    }[family]
     rows = []
-    for row in _read({"gemm": "dense_bf16_nt.csv", "grouped_gemm": "grouped_bf16.csv"}[family]):
-        groups = (row["M"] if family == "gemm" else row["rows_per_group"]).split()
+    for row in _read(name):
+        groups = row["rows_per_group" if family == "grouped_gemm" else "M"].split()
         problem = Product(tuple(map(int, groups)), int(row["N"]), int(row["K"]))
-        peers = ("aten", "triton", "flydsl")
-        rows.append((problem, {p: _us(problem, tflops) for p in peers if (tflops := row[f"{p}_tflops"])}))
+        rates = {peer: row.get(f"{prefix}{peer}_tflops") for peer in ("aten", "triton", "flydsl")}
+        rows.append((problem, {peer: _us(problem, tflops) for peer, tflops in rates.items() if tflops}))
     return rows
 
 
@@ -100,12 +108,11 @@ def _bf16(family: Literal["gemm", "grouped_gemm"]) -> Iterator[ProductRow]:
 
 
 def _scaled() -> Iterator[ProductRow]:
-    for row in _read("mx_scaled_nt.csv"):
-        problem = Product((int(row["M"]),), int(row["N"]), int(row["K"]))
-        for fmt in ("mxfp8", "mxfp4"):
-            for peer in ("aten", "flydsl"):
-                if tflops := row[f"{fmt}_{peer}_tflops"]:
-                    yield ProductRow(f"scaled_gemm/{peer}/{fmt}", problem, _us(problem, tflops))
+    formats: tuple[Literal["mxfp8", "mxfp4"], ...] = ("mxfp8", "mxfp4")
+    for fmt in formats:
+        for problem, times in published(fmt):
+            for peer, us in times.items():
+                yield ProductRow(f"scaled_gemm/{peer}/{fmt}", problem, us)
 
 
 def _rms_norm() -> Iterator[RowwiseRow]:

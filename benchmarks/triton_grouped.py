@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
 
 import numpy as np
 
 from flycc.benchmarks.triton_kernels import Compiled, compile_kernel, grouped_product
-from flycc.benchmarks.triton_products import STEPS, traced
-from flycc.costmodel import MI350, Prediction, loop_turns, predict
+from flycc.benchmarks.triton_products import carried_on, fastest, traced
+from flycc.costmodel import MI350, Prediction
 from flycc.emulator.launch import LDS_BYTES
+from flycc.emulator.trace import Trace
 
 #: A tile has at most so many times the rows of a mean group, and at least that share of them. A compute unit has no
 #: more tiles than that, but of the largest.
@@ -56,28 +56,21 @@ SWEEP = [
 
 def best(rows: tuple[int, ...], n: int, k: int) -> tuple[Config, Prediction]:
     """The fastest, as modelled, of those that suit groups of so many rows."""
-    found = [(config, model(config, rows, n, k)) for config in SWEEP if config.suits(rows, n, k)]
-    return min(found, key=lambda pair: pair[1].time.typical)
+    return fastest((config, model(config, rows, n, k)) for config in SWEEP if config.suits(rows, n, k))
 
 
 def model(config: Config, rows: tuple[int, ...], n: int, k: int) -> Prediction:
-    """The modelled launch; of a long K some steps are emulated, if a loop's turns can stand for the others."""
-    steps = k // config.bk
-    trace = _trace(config, rows, n, min(steps, STEPS) * config.bk)
-    if steps <= STEPS:
-        return predict(trace)
-    turns = loop_turns(trace)
-    if turns is None:
-        return predict(_trace(config, rows, n, k))
-    return predict(trace, turns=turns + steps - STEPS)
-
-
-def _trace(config: Config, rows: tuple[int, ...], n: int, k: int) -> Any:
+    """The modelled launch."""
     m, groups = sum(rows), len(rows)
-    operands = [np.zeros(shape, np.uint16) for shape in ((m, k), (groups, k, n), (m, n))]
-    offsets = np.cumsum(rows, dtype=np.int32)
-    programs = MI350.cus * config.per_cu
-    return traced(_compiled(config), (programs, 1, 1), [*operands, offsets, *map(np.int32, (groups, n, k))])
+
+    def trace(steps: int) -> Trace:
+        short = steps * config.bk
+        operands = [np.zeros(shape, np.uint16) for shape in ((m, short), (groups, short, n), (m, n))]
+        offsets, sizes = np.cumsum(rows, dtype=np.int32), map(np.int32, (groups, n, short))
+        grid = (MI350.cus * config.per_cu, 1, 1)
+        return traced(_compiled(config), grid, [*operands, offsets, *sizes])
+
+    return carried_on(trace, k // config.bk)
 
 
 @cache

@@ -29,7 +29,7 @@ class Compiled:
 def compile_kernel(
     function: Any,
     signature: dict[str, str],
-    constants: dict[str, int],
+    constants: dict[str, Any],
     warps: int = 4,
     *,
     aligned: Collection[str] = (),
@@ -98,18 +98,24 @@ def attention(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def product(  # type: ignore[no-untyped-def]
-    a, b, c, m, n, k,
-    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, GROUP: tl.constexpr,
-):  # fmt: skip
-    """c [m, n] = a [m, k] b [n, k]^T; sizes are multiples of the tile's. Tiles are numbered in groups of rows."""
+def _tile(m, n, BM: tl.constexpr, BN: tl.constexpr, GROUP: tl.constexpr):  # type: ignore[no-untyped-def]
+    """The rows and the columns of a program's tile, of which `GROUP` rows are numbered column by column."""
     number, rows, columns = tl.program_id(0), m // BM, n // BN
     first = number // (GROUP * columns) * GROUP
     height = min(rows - first, GROUP)
     row = first + number % height
     column = number % (GROUP * columns) // height
+    return row * BM + tl.arange(0, BM), column * BN + tl.arange(0, BN)
+
+
+@triton.jit
+def product(  # type: ignore[no-untyped-def]
+    a, b, c, m, n, k,
+    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, GROUP: tl.constexpr,
+):  # fmt: skip
+    """c [m, n] = a [m, k] b [n, k]^T; sizes are multiples of the tile's."""
+    at_row, at_column = _tile(m, n, BM, BN, GROUP)
     depth = tl.arange(0, BK)
-    at_row, at_column = row * BM + tl.arange(0, BM), column * BN + tl.arange(0, BN)
     left = a + at_row[:, None] * k + depth[None, :]
     right = b + at_column[None, :] * k + depth[:, None]
     total = tl.zeros((BM, BN), tl.float32)
@@ -117,6 +123,33 @@ def product(  # type: ignore[no-untyped-def]
         total = tl.dot(tl.load(left), tl.load(right), total)
         left += BK
         right += BK
+    tl.store(c + at_row[:, None] * n + at_column[None, :], total.to(c.dtype.element_ty))
+
+
+@triton.jit
+def scaled_product(  # type: ignore[no-untyped-def]
+    a, b, scale_a, scale_b, c, m, n, k,
+    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, GROUP: tl.constexpr,
+    FORMAT: tl.constexpr, PACKED: tl.constexpr,
+):  # fmt: skip
+    """As `product`, of elements of an MX format, `PACKED` a byte, with an E8M0 byte for each 32 along k:
+    scale_a [m, k / 32] and scale_b [n, k / 32].
+    """
+    at_row, at_column = _tile(m, n, BM, BN, GROUP)
+    depth, block = tl.arange(0, BK // PACKED), tl.arange(0, BK // 32)
+    left = a + at_row[:, None] * (k // PACKED) + depth[None, :]
+    right = b + at_column[None, :] * (k // PACKED) + depth[:, None]
+    left_scale = scale_a + at_row[:, None] * (k // 32) + block[None, :]
+    right_scale = scale_b + at_column[:, None] * (k // 32) + block[None, :]
+    total = tl.zeros((BM, BN), tl.float32)
+    for _ in range(0, k, BK):
+        total = tl.dot_scaled(
+            tl.load(left), tl.load(left_scale), FORMAT, tl.load(right), tl.load(right_scale), FORMAT, total
+        )
+        left += BK // PACKED
+        right += BK // PACKED
+        left_scale += BK // 32
+        right_scale += BK // 32
     tl.store(c + at_row[:, None] * n + at_column[None, :], total.to(c.dtype.element_ty))
 
 

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from flycc.benchmarks.triton_kernels import Compiled, compile_kernel, product
-from flycc.costmodel import Prediction, neighbours, predict
+from flycc.costmodel import Prediction, loop_turns, neighbours, predict
 from flycc.emulator import Module, load, run
 from flycc.emulator.launch import LDS_BYTES
 from flycc.emulator.trace import Trace
 from flycc.emulator.trace_recorder import Recorder
+
+T = TypeVar("T")
 
 #: Rows of tiles that share the columns that are worked on: Triton's tutorial takes as many.
 GROUP = 8
@@ -67,23 +69,35 @@ SWEEP = [c for c in CONFIGS if c.fits and not (c.stages == 2 and replace(c, stag
 
 def best(m: int, n: int, k: int, configs: Iterable[Config] = CONFIGS) -> tuple[Config, Prediction]:
     """The fastest, as modelled, of those that suit."""
-    found = [(config, model(config, m, n, k)) for config in configs if config.suits(m, n, k)]
+    return fastest((config, model(config, m, n, k)) for config in configs if config.suits(m, n, k))
+
+
+def fastest(found: Iterable[tuple[T, Prediction]]) -> tuple[T, Prediction]:
+    """Of configurations and their modelled launches the one of least time."""
     return min(found, key=lambda pair: pair[1].time.typical)
 
 
 def model(config: Config, m: int, n: int, k: int) -> Prediction:
     """The modelled launch of a product under a config that suits it."""
     rows = -(-m // config.bm)
-    grid = (rows * (n // config.bn), 1, 1)
-    steps = min(k // config.bk, STEPS)
-    m, short = rows * config.bm, steps * config.bk
-    operands = [np.zeros(shape, np.uint16) for shape in ((m, short), (n, short), (m, n))]
-    trace = traced(_compiled(config), grid, [*operands, *map(np.int32, (m, n, short))])
-    found = predict(trace)
-    if steps == k // config.bk:
-        return found
-    turns = round(max(found.by_loop, key=lambda loop: loop.share).iterations)
-    return predict(trace, turns=turns + k // config.bk - steps)
+    m, grid = rows * config.bm, (rows * (n // config.bn), 1, 1)
+
+    def trace(steps: int) -> Trace:
+        short = steps * config.bk
+        operands = [np.zeros(shape, np.uint16) for shape in ((m, short), (n, short), (m, n))]
+        return traced(_compiled(config), grid, [*operands, *map(np.int32, (m, n, short))])
+
+    return carried_on(trace, k // config.bk)
+
+
+def carried_on(trace: Callable[[int], Trace], steps: int) -> Prediction:
+    """The modelled launch of `steps` along K, given the trace of any number of them: of a long K some are emulated, if
+    a loop's turns can stand for the others."""
+    emulated = trace(min(steps, STEPS))
+    if steps <= STEPS:
+        return predict(emulated)
+    turns = loop_turns(emulated)
+    return predict(trace(steps)) if turns is None else predict(emulated, turns=turns + steps - STEPS)
 
 
 @cache
