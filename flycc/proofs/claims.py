@@ -2,7 +2,7 @@
 
 Inside a bound no block may differ (unsat). At one more, or one less, some block must (sat), and float32 arithmetic has
 to agree that it does. Theorem 1 is about formats whose sums are exact, 5 about all others, 2 about elements, and 3
-about one operand's scale inside the sum.
+about one operand's scale inside the sum. They are claims about the machine of `machine`, but for a few of `floating`.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from itertools import product
 from typing import Any, Protocol
 
 from flycc.proofs.dequantised import ElementQuery
+from flycc.proofs.floating import FloatQuery
 from flycc.proofs.machine import Leaves, Query, Sums
-from flycc.proofs.solvers import SOLVERS, SolverName, Verdict, solve
+from flycc.proofs.solvers import INTEGERS, SolverName, Verdict, solve
 from flycc.scales.bounds import derive, element_bytes, exponent_min
 from flycc.scales.formats import (
     BIAS,
@@ -116,11 +117,16 @@ def core() -> list[tuple[Claim, SolverName]]:
     claims += [claim for a, b in PAIRS for claim in of_one_side(a, b, Tree("chain", 8), flush=True)]
     second = [claim for claim in claims if claim.format == E2M1.name and claim.k < 8]
     claims += of_elements()
-    return [(claim, "cvc5") for claim in claims] + [(claim, "z3") for claim in second]
+    floats = [claim for claim in of_floats(Tree("chain", 2)) if claim.s in ("-148", "122", "123")]
+    return [
+        *((claim, "cvc5") for claim in claims),
+        *((claim, "z3") for claim in second),
+        *((claim, "bitwuzla") for claim in floats),
+    ]
 
 
 def full() -> list[tuple[Claim, SolverName]]:
-    """Every format, size, tree and mode, by both solvers; MXFP4's machine without lemmas; every exponent at k = 2."""
+    """Every format, size, tree and mode, by two solvers; MXFP4 also without lemmas, at every exponent, in floats."""
     trees = [Tree(name, k) for k in SIZES for name in ("balanced", "chain")]
     modes = (False, True)
     claims = [
@@ -141,7 +147,11 @@ def full() -> list[tuple[Claim, SolverName]]:
     claims += [claim for tree in small for claim in of_product(E2M1, E2M1, tree, False, lemmas=False)]
     claims += of_elements()
     claims += of_every_exponent(E2M1, E2M1, Tree("balanced", 2))
-    return [(claim, solver) for claim in claims for solver in SOLVERS]
+    floats: list[tuple[Claim, SolverName]] = [
+        *((claim, solver) for claim in of_floats(Tree("chain", 2)) for solver in ("bitwuzla", "z3")),
+        *((claim, "bitwuzla") for claim in of_floats(Tree("balanced", 4)) if claim.expected == "sat"),
+    ]
+    return [*((claim, solver) for claim in claims for solver in INTEGERS), *floats]
 
 
 def of_product(a: Format, b: Format, tree: Tree, flush: bool, lemmas: bool = True) -> list[Claim]:
@@ -196,6 +206,16 @@ def of_every_exponent(a: Format, b: Format, tree: Tree) -> Iterator[Claim]:
         yield _claim(
             1, a, b, tree, False, (s, s), leaves=Leaves.ELEMENTS, expected="unsat" if inside else "sat"
         )
+
+
+def of_floats(tree: Tree) -> Iterator[Claim]:
+    """Theorem 1 of MXFP4 in floating-point arithmetic itself: the ends of the bound, the middle, and one further."""
+    guard = derive(E2M1, E2M1, tree, "product")
+    low, high = guard.sum_min - 2 * BIAS, guard.sum_max - 2 * BIAS
+    expected: dict[int, Verdict] = {low: "unsat", 0: "unsat", high: "unsat", high + 1: "sat", low - 1: "sat"}
+    for s, verdict in expected.items():
+        query = FloatQuery(E2M1, tree, s)
+        yield Claim(1, "e2m1 in QF_FP", tree.leaves, tree.name, str(s), False, verdict, query)
 
 
 def _claim(

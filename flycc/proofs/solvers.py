@@ -1,4 +1,4 @@
-"""SMT solvers, given a script in SMT-LIB 2 text: cvc5, and z3 as a second opinion."""
+"""SMT solvers, given a script in SMT-LIB 2 text: cvc5, z3 as a second opinion, and bitwuzla for floating point."""
 
 from __future__ import annotations
 
@@ -11,13 +11,16 @@ from typing import Literal, get_args
 
 from flycc.contracts import FlyccError, Reason
 
-SolverName = Literal["cvc5", "z3"]
+SolverName = Literal["cvc5", "z3", "bitwuzla"]
 SOLVERS: tuple[SolverName, ...] = get_args(SolverName)
+#: Those for integers.
+INTEGERS: tuple[SolverName, ...] = ("cvc5", "z3")
 
 #: "unknown" is of a solver that ran out of time.
 Verdict = Literal["sat", "unsat", "unknown"]
 
-_VALUE = re.compile(r"\((\w+) (?:(\d+)|\(- (\d+)\)|(true|false))\)")
+#: A constant and its value, as `get-value` has them.
+_VALUE = re.compile(r"\((\w+) (\d+|\(- \d+\)|true|false|#b[01]+|#x[0-9a-f]+)\)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +46,9 @@ def check_installed(solvers: tuple[SolverName, ...] = SOLVERS) -> None:
 
 def solve(solver: SolverName, script: str, constants: list[str], seconds: float) -> Answer:
     """Check the assertions of `script`, with the time limit `seconds`; booleans among the values are 0 and 1."""
-    run: Callable[[str], str] = _Cvc5(seconds) if solver == "cvc5" else _Z3(seconds)
+    solvers: dict[SolverName, Callable[[float], Callable[[str], str]]]
+    solvers = {"cvc5": _Cvc5, "z3": _Z3, "bitwuzla": _Bitwuzla}
+    run = solvers[solver](seconds)
     started = time.perf_counter()
     text = run(script + "\n(check-sat)\n").strip()
     spent = time.perf_counter() - started
@@ -52,10 +57,15 @@ def solve(solver: SolverName, script: str, constants: list[str], seconds: float)
     if text != "sat":
         raise ValueError(f"{solver} cannot read its script: {text}")
     values = run(f"(get-value ({' '.join(constants)}))\n")
-    model = {}
-    for name, number, negative, truth in _VALUE.findall(values):
-        model[name] = int(truth == "true") if truth else int(number) if number else -int(negative)
+    model = {name: _number(value) for name, value in _VALUE.findall(values)}
     return Answer("sat", model, spent)
+
+
+def _number(value: str) -> int:
+    """Of an integer, a boolean, or bits."""
+    if value in ("true", "false"):
+        return int(value == "true")
+    return int(value.strip("()").replace(" ", "").replace("#", "0"), 0)
 
 
 class _Cvc5:
@@ -87,3 +97,22 @@ class _Z3:
         from z3 import z3core
 
         return z3core.Z3_eval_smtlib2_string(self._context.ref(), text)
+
+
+class _Bitwuzla:
+    def __init__(self, seconds: float) -> None:
+        import bitwuzla
+
+        options = bitwuzla.Options()
+        options.set(bitwuzla.Option.PRODUCE_MODELS, True)
+        options.set(bitwuzla.Option.TIME_LIMIT_PER, int(1000 * seconds))
+        self._parser = bitwuzla.Parser(bitwuzla.TermManager(), options)
+
+    def __call__(self, text: str) -> str:
+        # The parser would print what it finds: checks and values are asked for by calls.
+        if names := re.fullmatch(r"\(get-value \((.*)\)\)\s*", text):
+            solver = self._parser.bitwuzla()
+            values = {name: solver.get_value(self._parser.parse_term(name)) for name in names[1].split()}
+            return " ".join(f"({name} {value})" for name, value in values.items())
+        self._parser.parse(text.replace("(check-sat)", ""), True, False)
+        return self._parser.bitwuzla().check_sat().name.lower()

@@ -16,7 +16,7 @@ from flycc.proofs.claims import core, full, of_every_exponent, of_product, prove
 from flycc.proofs.dequantised import ElementQuery
 from flycc.proofs.float32 import same, scale_inside, scale_outside
 from flycc.proofs.machine import Leaves, Query, Sums
-from flycc.proofs.solvers import SOLVERS, SolverName, solve
+from flycc.proofs.solvers import INTEGERS, SolverName, solve
 from flycc.scales.formats import BF16, E2M1, E4M3, elements
 from flycc.scales.trees import Tree
 
@@ -39,12 +39,16 @@ def test_full() -> None:
 
 def test_what_is_claimed() -> None:
     """Every format, block size, tree and mode has a claim inside its bound and two outside, for both solvers."""
-    claims = [(c.format, c.k, c.tree, c.flush, c.expected, s) for c, s in full() if c.theorem in (1, 5)]
+    claims = [
+        (c.format, c.k, c.tree, c.flush, c.expected, s)
+        for c, s in full()
+        if c.theorem in (1, 5) and "QF" not in c.format
+    ]
     assert len({key for key in claims if key[4] == "unsat"}) == 9 * 6 * 2 * 2 * 2
     assert len({key for key in claims if key[4] == "sat"}) == 9 * 6 * 2 * 2 * 2
 
 
-@pytest.mark.parametrize("solver", SOLVERS)
+@pytest.mark.parametrize("solver", INTEGERS)
 def test_the_machine_is_float32(solver: SolverName) -> None:
     """With its elements fixed, a query is satisfiable exactly where float32 arithmetic gives other bits."""
     rng = np.random.default_rng([SEED, len(solver)])
