@@ -11,7 +11,7 @@ from flycc.contracts import MxDequantizeProblem, MxQuantizeProblem, Reason, Scal
 from flycc.contracts.scaled_gemm import BLOCK_K, ELEMENT_BITS
 from flycc.costmodel import MI350
 from flycc.kernels import mx_quantize as family
-from flycc.kernels.mx_quantize.config import BYTES
+from flycc.kernels.mx_quantize.config import BYTES, Rows
 from flycc.tuning.modelled import Step, predicted
 
 Problem = MxQuantizeProblem | MxDequantizeProblem | ScaleRangeProblem
@@ -72,7 +72,7 @@ def step_of(problem: Problem) -> tuple[Step, int]:
     return Step(kernel, shares.launch, pointers, numbers), sum(buffers.values())
 
 
-def _chosen(problem: MxQuantizeProblem | MxDequantizeProblem) -> family.RowsConfig:
+def _chosen(problem: Rows) -> family.RowsConfig:
     config = family.choose(problem)
     assert not isinstance(config, Reason), config
     return config
