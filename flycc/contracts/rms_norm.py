@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from flycc.contracts.mx import ScaleRounding
+from flycc.contracts.scaled_gemm import ElementFormat
 from flycc.contracts.sizes import Size
 
 #: Element types by their MLIR names.
@@ -25,7 +27,8 @@ class RmsNormProblem:
     rounded to `dtype` before the product with the weight, which is then rounded to `out` (Llama); without,
     the one rounding is that to `out`. `rstd` says that the kernel also returns rstd, in float32.
     `align` is the largest power of two, at most 16, that divides the byte address of every row of every
-    [rows, columns] operand.
+    [rows, columns] operand. With `mx`, a format, the kernel returns y quantised instead, as `MxQuantizeProblem` of
+    type `out` and `mx_rounding` says.
     """
 
     dtype: NormDtype
@@ -38,6 +41,8 @@ class RmsNormProblem:
     residual: bool = False
     rstd: bool = False
     align: int = 16
+    mx: ElementFormat | None = None
+    mx_rounding: ScaleRounding = "floor"
 
     @property
     def out_dtype(self) -> NormDtype:
@@ -49,6 +54,7 @@ class RmsNormProblem:
         parts = [name for name in ("residual", "rstd") if getattr(self, name)]
         cast = " cast before weight" if self.cast_before_weight else ""
         out = "" if self.out_dtype == self.dtype else f" -> {self.out_dtype}"
+        out += "" if self.mx is None else f" -> {self.mx} {self.mx_rounding}"
         extra = "".join(f"+{part}" for part in parts)
         return (
             f"rms_norm {self.rows}x{self.columns} {self.dtype}{out}{extra}{weight}{cast} align {self.align}"

@@ -33,6 +33,7 @@ from flycc.runtime import (  # noqa: F401 (some only define operators)
     mx_weight,
     refusals,
     rms_norm,
+    rms_norm_mx,
     scaled_gemm,
     scaled_grouped_gemm,
     topk,

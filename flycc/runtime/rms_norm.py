@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +11,9 @@ import torch
 from torch import Tensor
 
 from flycc.contracts import FlyccError, Reason, RmsNormBackwardProblem, RmsNormProblem
+from flycc.contracts.mx import ScaleRounding
 from flycc.contracts.rms_norm import MAX_EPS
+from flycc.contracts.scaled_gemm import ElementFormat
 from flycc.kernels import rms_norm as family
 from flycc.runtime import choice, launching, plans, refusals
 from flycc.runtime.device import Device
@@ -92,13 +94,17 @@ def launch(
     weight: Tensor | None,
     residual: Tensor | None,
     eps: float,
-    results: tuple[Tensor, Tensor, Tensor],
+    outputs: Mapping[str, Tensor],
     device: Device,
     *,
+    out_dtype: torch.dtype,
     weight_offset: bool,
     cast_before_weight: bool,
+    mx: ElementFormat | None = None,
+    mx_rounding: ScaleRounding = "floor",
 ) -> Launched:
-    """Compute `results` = (y, new_residual, rstd), of which an empty one is not wanted.
+    """Compute `outputs`, those that are wanted of y, new_residual and rstd; with `mx` y is of elements of that format,
+    and there are its scales.
 
     Raises `FlyccError` before anything ran, or `DeviceError` from the launch.
     """
@@ -106,23 +112,24 @@ def launch(
         raise FlyccError(
             Reason("rms-norm.eps", f"eps is {eps}; kernels take it in float32, at most {MAX_EPS:.9g}")
         )
-    y, _, rstd = results
     operands = {"x": Rows.of(x)}
     if residual is not None:
         operands["residual"] = Rows.of(residual)
     rows, columns = operands["x"].tensor.shape
-    row_bytes = columns * math.gcd(y.element_size(), x.element_size())
+    row_bytes = columns * math.gcd(out_dtype.itemsize, x.element_size())
     problem = RmsNormProblem(
         _element("x", x.dtype),
         rows,
         columns,
         "none" if weight is None else _element("weight", weight.dtype),
-        _element("out_dtype", y.dtype),
+        _element("out_dtype", out_dtype),
         weight_offset,
         cast_before_weight,
         residual is not None,
-        bool(rstd.numel()),
+        "rstd" in outputs,
         math.gcd(16, row_bytes, *(operand.bytes_apart for operand in operands.values())),
+        mx,
+        mx_rounding,
     )
     config, loaded = prepare(problem, device)
     strides = {f"ld_{name}": operand.stride for name, operand in operands.items()}
@@ -131,11 +138,6 @@ def launch(
     inputs = {name: operand.tensor for name, operand in operands.items()}
     if weight is not None:
         inputs["weight"] = _row(weight)
-    outputs = {
-        name: result
-        for name, result in zip(("y", "new_residual", "rstd"), results, strict=True)
-        if result.numel()
-    }
     numbers = {
         "ld_residual": 0,
         **strides,
@@ -250,7 +252,9 @@ def rms_norm_fwd(
     try:
         given = {"x": x, "weight": weight, "residual": residual}
         device = device_for(common_device(**given))
-        launched = launch(x, weight, residual, eps, results, device, **options)
+        names = zip(("y", "new_residual", "rstd"), results, strict=True)
+        outputs = {name: result for name, result in names if result.numel()}
+        launched = launch(x, weight, residual, eps, outputs, device, out_dtype=results[0].dtype, **options)
         _PLANS.keep(given, arguments, results, [launched])
     except Exception as error:  # a model never breaks because of us: see refusals.refuse
         refusals.refuse("rms-norm", error)

@@ -414,7 +414,8 @@ def _norm(problem: Any, config: Any) -> list[Step]:
         "x": size,
         "residual": size * problem.residual,
         "weight": columns * _BYTES[problem.weight],
-        "y": rows * columns * _BYTES[problem.out_dtype],
+        "y": rows * columns * (_BYTES[problem.out_dtype] if problem.mx is None else 1),
+        "scales": 0 if problem.mx is None else rows * columns // BLOCK_K,
         "new_residual": size * problem.residual,
         "rstd": 4 * rows * problem.rstd,
     }

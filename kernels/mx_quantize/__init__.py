@@ -34,7 +34,7 @@ _SHARED = (
         for name in ("arguments.py", "buffers.py", "machine.py", "vectors.py", "wave.py")
     ),
 )
-_ROWS, _EXTENT = _HERE / "place.py", _HERE / "extent.py"
+_ROWS, _EXTENT, _BLOCK = (_HERE / name for name in ("place.py", "extent.py", "block.py"))
 
 
 def quantize_kernel(problem: MxQuantizeProblem, config: RowsConfig) -> KernelSpec:
@@ -47,7 +47,7 @@ def quantize_kernel(problem: MxQuantizeProblem, config: RowsConfig) -> KernelSpe
 
         return build(variant)
 
-    sources = (*_SHARED, _ROWS, _EXTENT, _HERE / "quantize.py")
+    sources = (*_SHARED, _ROWS, _EXTENT, _BLOCK, _HERE / "quantize.py")
     return KernelSpec("mx_quantize", variant.symbol, repr(variant), QUANTIZE, sources, build)
 
 

@@ -39,7 +39,11 @@ _SHARED = (
         for name in ("arguments.py", "buffers.py", "machine.py", "reduce.py", "vectors.py")
     ),
 )
-_FORWARD_SOURCES = (*_SHARED, _HERE / "forward.py")
+_FORWARD_SOURCES = (
+    *_SHARED,
+    _HERE / "forward.py",
+    *(_HERE.parent / "mx_quantize" / name for name in ("block.py", "config.py", "extent.py")),
+)
 _BACKWARD_SOURCES = (*_SHARED, _HERE / "backward.py", _HERE / "backward_long.py", _HERE / "gradient.py")
 
 

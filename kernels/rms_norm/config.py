@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from flycc.contracts import Reason, RmsNormBackwardProblem, RmsNormProblem
+from flycc.contracts.scaled_gemm import BLOCK_K
 from flycc.kernels.common.machine import (
     ACCESS_BYTES,
     COMPUTE_UNITS,
@@ -134,6 +135,23 @@ def check_problem(problem: Problem) -> Reason | None:
     most = OFFSET_LIMIT // 4 - 1
     if isinstance(problem.columns, int) and not 1 <= problem.columns <= most:
         return Reason("rms-norm.size", f"columns = {problem.columns}: the kernel takes 1 to {most}")
+    if isinstance(problem, RmsNormProblem) and problem.mx is not None:
+        return _check_mx(problem)
+    return None
+
+
+def _check_mx(problem: RmsNormProblem) -> Reason | None:
+    """None if y can be quantised as it is made: a work-item's vectors are then a quarter of a block each."""
+    for name in ("dtype", "out_dtype"):
+        if BYTES[getattr(problem, name)] != 2:
+            given = f"{name} = {getattr(problem, name)}"
+            return Reason(
+                "rms-norm.mx", f"{given}: rows that are quantised as they are made are of 16-bit types"
+            )
+    if isinstance(problem.columns, int) and problem.columns % BLOCK_K:
+        return Reason(
+            "rms-norm.mx", f"columns = {problem.columns}: blocks are of {BLOCK_K}, none may be short"
+        )
     return None
 
 

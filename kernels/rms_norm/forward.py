@@ -13,11 +13,15 @@ import flydsl.compiler as flyc
 import flydsl.expr as fx
 from flydsl.expr import rocdl
 
+from flycc.contracts.scaled_gemm import BLOCK_K
 from flycc.kernels.common import vectors
 from flycc.kernels.common.arguments import numbers, placeholders
+from flycc.kernels.common.buffers import checked
 from flycc.kernels.common.machine import ACCESS_BYTES, WAVE_SIZE
 from flycc.kernels.common.reduce import sum_of_elements, sum_over_threads, tree_sum
 from flycc.kernels.common.vectors import ELEMENTS
+from flycc.kernels.mx_quantize.block import Block, Rule, word_of_bytes
+from flycc.kernels.mx_quantize.config import SHARING
 from flycc.kernels.rms_norm.config import ROW_REGISTERS
 from flycc.kernels.rms_norm.kernarg import FORWARD
 from flycc.kernels.rms_norm.row import Operand, Place, Row
@@ -74,6 +78,66 @@ def inverse_root(value: fx.Float32) -> fx.Float32:
 
 
 @dataclass(frozen=True)
+class QuantizedRows:
+    """A workgroup's rows of y in an MX format: `data` and `scales` are of bytes, and `y` is rounded to `out` first."""
+
+    data: Operand
+    scales: Operand
+    row: Row
+    out: Any
+    rule: Rule
+    wide_scales: bool
+
+    @classmethod
+    def of(
+        cls, data: fx.Pointer, scales: fx.Pointer, first: fx.Int64, row: Row, variant: ForwardVariant
+    ) -> QuantizedRows:
+        """From row `first` of each on."""
+        assert variant.mx is not None
+        rule = Rule(variant.out, variant.mx.format, variant.mx.rounding)
+        stored = fx.Int64(fx.Uint32(row.columns) // _elements_of_byte(rule))
+        blocks = fx.Int64(fx.Uint32(row.columns) // BLOCK_K)
+        return cls(
+            Operand.of(data + first * stored, fx.Int8, row, stored),
+            Operand.of(scales + first * blocks, fx.Int8, row, blocks),
+            row,
+            ELEMENTS[variant.out],
+            rule,
+            variant.mx.wide_scales,
+        )
+
+    def store(self, place: Place, values: fx.Vector) -> None:
+        """Quantises float32 `values`, of all lanes whose place has a block's other elements."""
+        words = vectors.rounded(values, self.out).bitcast(fx.Int32)
+        block = Block.of([words[i] for i in range(words.numel)], self.rule)
+        codes = fx.Vector.from_elements(block.codes(), fx.Int32)
+        each = _elements_of_byte(self.rule)
+        byte = fx.Int32(fx.Uint32(place.column) // each)
+        vectors.store(
+            self.data.buffer, codes, self._offset(self.data, place, byte, True), place.static // each
+        )
+        thread = self.row.thread
+        if self.wide_scales:
+            first, scale = thread % (4 * SHARING) == 0, word_of_bytes(block.byte, thread)
+        else:
+            first, scale = thread % SHARING == 0, block.byte.to(fx.Int8)
+        index = fx.Int32(fx.Uint32(place.column) // BLOCK_K)
+        offset = self._offset(self.scales, place, index, first).ir_value()
+        at = fx.Int32(place.static // BLOCK_K).ir_value()
+        rocdl.raw_ptr_buffer_store(scale.ir_value(), self.scales.buffer, offset, at)
+
+    def _offset(self, operand: Operand, place: Place, byte: fx.Int32, stores: Any) -> fx.Int32:
+        """Of that byte of the row, if it exists and this lane `stores` it."""
+        exists = stores if place.exists is None else place.exists if stores is True else place.exists & stores
+        offset = operand.row_offset + byte
+        return offset if exists is True else checked(exists, offset)
+
+
+def _elements_of_byte(rule: Rule) -> int:
+    return 2 if rule.format == "e2m1" else 1
+
+
+@dataclass(frozen=True)
 class ForwardRows:
     """A workgroup's rows of all operands; what the variant does not have is never accessed."""
 
@@ -82,7 +146,7 @@ class ForwardRows:
     x: Operand
     residual: Operand
     weight: Operand
-    y: Operand
+    y: Operand | QuantizedRows
     new_residual: Operand
 
     def read(self, places: list[Place]) -> list[fx.Vector]:
@@ -142,6 +206,7 @@ def build(variant: ForwardVariant) -> tuple[Any, tuple[Any, ...]]:
         y: fx.Pointer,
         new_residual: fx.Pointer,
         rstd: fx.Pointer,
+        scales: fx.Pointer,
     ) -> None:
         columns = shape.columns
         first_row = fx.block_idx.x * config.rows
@@ -157,7 +222,11 @@ def build(variant: ForwardVariant) -> tuple[Any, tuple[Any, ...]]:
             x=Operand.of(x + first * shape.ld_x, element, row, shape.ld_x),
             residual=Operand.of(residual + first * shape.ld_residual, element, row, shape.ld_residual),
             weight=Operand.of(weight, weight_element, row, None),
-            y=Operand.of(y + first * ld, out, row, ld),
+            y=(
+                Operand.of(y + first * ld, out, row, ld)
+                if variant.mx is None
+                else QuantizedRows.of(y, scales, first, row, variant)
+            ),
             new_residual=Operand.of(new_residual + first * ld, element, row, ld),
         )
 
@@ -215,13 +284,15 @@ def build(variant: ForwardVariant) -> tuple[Any, tuple[Any, ...]]:
         y: fx.Pointer,
         new_residual: fx.Pointer,
         rstd: fx.Pointer,
+        scales: fx.Pointer,
         grid: fx.Int32,
         stream: fx.Stream = fx.Stream(None),  # noqa: B008 (FlyDSL's spelling of the default stream)
     ) -> None:
-        rms_norm(x, residual, weight, shape, y, new_residual, rstd).launch(
+        rms_norm(x, residual, weight, shape, y, new_residual, rstd, scales).launch(
             grid=(grid, 1, 1), block=(config.block, 1, 1), stream=stream
         )
 
     elements = dict.fromkeys(("x", "residual", "new_residual"), element)
-    elements |= {"weight": weight_element, "y": out, "rstd": fx.Float32}
+    elements |= {"weight": weight_element, "y": out if variant.mx is None else fx.Int8, "rstd": fx.Float32}
+    elements["scales"] = fx.Int8
     return launch, (*placeholders(FORWARD, elements), fx.Int32(1))

@@ -5,7 +5,8 @@ from __future__ import annotations
 from flycc.kernels.common.spec import KernargLayout
 
 #: `ld_*` is the stride between rows in elements; y and new_residual are contiguous. `whole` is how many of a
-#: row's elements make 16-byte vectors of x. Pointers of what the variant does not have are null. All that is needed
+#: row's elements make 16-byte vectors of x. Pointers of what the variant does not have are null. `y` is
+#: of elements of an MX format where those are wanted, with their `scales`. All that is needed
 #: before results are stored is in the first 14 dwords, which are in registers when a wave starts (`codegen.stages`).
 FORWARD = KernargLayout(
     (
@@ -21,6 +22,7 @@ FORWARD = KernargLayout(
         ("y", "ptr"),
         ("new_residual", "ptr"),
         ("rstd", "ptr"),
+        ("scales", "ptr"),
     )
 )
 

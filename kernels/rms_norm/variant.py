@@ -5,9 +5,30 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from flycc.contracts import RmsNormBackwardProblem, RmsNormProblem
+from flycc.contracts.mx import ScaleRounding
+from flycc.contracts.scaled_gemm import BLOCK_K, ElementFormat
 from flycc.contracts.sizes import Size
 from flycc.kernels.common.machine import ACCESS_BYTES
 from flycc.kernels.rms_norm.config import BYTES, RmsNormConfig, What
+
+
+@dataclass(frozen=True, slots=True)
+class MxVariant:
+    """The format that y is quantised to; `wide_scales` says that four blocks' bytes are stored as a word."""
+
+    format: ElementFormat
+    rounding: ScaleRounding
+    wide_scales: bool
+
+    @classmethod
+    def of(cls, problem: RmsNormProblem, config: RmsNormConfig) -> MxVariant:
+        assert problem.mx is not None
+        width = ACCESS_BYTES // BYTES[problem.dtype]
+        wide = divides(4 * BLOCK_K, problem.columns) and config.threads * width % (4 * BLOCK_K) == 0
+        return cls(problem.mx, problem.mx_rounding, wide)
+
+    def __str__(self) -> str:
+        return f"{self.format}_{self.rounding}" + ("_wide_scales" if self.wide_scales else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +46,7 @@ class ForwardVariant:
     rstd: bool
     edges: bool
     odd: bool
+    mx: MxVariant | None
     config: RmsNormConfig
 
     @classmethod
@@ -40,6 +62,7 @@ class ForwardVariant:
             rstd=problem.rstd,
             edges=not divides(ACCESS_BYTES // BYTES[problem.dtype], problem.columns),
             odd=2 in (BYTES[problem.dtype], BYTES[problem.out_dtype]) and not divides(2, problem.columns),
+            mx=None if problem.mx is None else MxVariant.of(problem, config),
             config=config,
         )
 
@@ -47,6 +70,7 @@ class ForwardVariant:
     def symbol(self) -> str:
         options = ("weight_offset", "cast_before_weight", "residual", "rstd", "edges", "odd")
         chosen = "".join(f"_{name}" for name in options if getattr(self, name))
+        chosen += "" if self.mx is None else f"_{self.mx}"
         return f"rms_norm_{self.dtype}_{self.out}_w{self.weight}{chosen}_{self.config}"
 
 
