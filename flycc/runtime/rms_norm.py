@@ -244,11 +244,11 @@ def rms_norm_fwd(
     arguments = (eps, weight_offset, cast_before_weight, want_rstd, out_dtype)
     if made := _PLANS.repeat((x, weight, residual), arguments):
         return made[0], made[1], made[2]
-    options = {"weight_offset": weight_offset, "cast_before_weight": cast_before_weight}
+    options: dict[str, Any] = {"weight_offset": weight_offset, "cast_before_weight": cast_before_weight}
     wanted = {"want_rstd": want_rstd, "out_dtype": out_dtype}
-    results = rms_norm_fwd_fake(x, weight, residual, eps, **options, **wanted)  # type: ignore[arg-type]
+    results = rms_norm_fwd_fake(x, weight, residual, eps, **options, **wanted)
     if not x.numel():
-        return _forward_in_pytorch(x, weight, residual, eps, **options, **wanted)  # type: ignore[arg-type]
+        return _forward_in_pytorch(x, weight, residual, eps, **options, **wanted)
     try:
         given = {"x": x, "weight": weight, "residual": residual}
         device = device_for(common_device(**given))
@@ -258,7 +258,7 @@ def rms_norm_fwd(
         _PLANS.keep(given, arguments, results, [launched])
     except Exception as error:  # a model never breaks because of us: see refusals.refuse
         refusals.refuse("rms-norm", error)
-        return _forward_in_pytorch(x, weight, residual, eps, **options, **wanted)  # type: ignore[arg-type]
+        return _forward_in_pytorch(x, weight, residual, eps, **options, **wanted)
     return results
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -43,7 +45,7 @@ def rms_norm_mx(
     arguments = (eps, weight_offset, cast_before_weight, out_dtype, format, rounding)
     if made := _PLANS.repeat((x, weight, residual), arguments):
         return made[0], made[1], made[2]
-    options = {"weight_offset": weight_offset, "cast_before_weight": cast_before_weight}
+    options: dict[str, Any] = {"weight_offset": weight_offset, "cast_before_weight": cast_before_weight}
     out_dtype = out_dtype or x.dtype
 
     def by_two() -> tuple[Tensor, Tensor, Tensor]:
