@@ -245,7 +245,7 @@ def rms_norm_fwd(
     if made := _PLANS.repeat((x, weight, residual), arguments):
         return made[0], made[1], made[2]
     options: dict[str, Any] = {"weight_offset": weight_offset, "cast_before_weight": cast_before_weight}
-    wanted = {"want_rstd": want_rstd, "out_dtype": out_dtype}
+    wanted: dict[str, Any] = {"want_rstd": want_rstd, "out_dtype": out_dtype}
     results = rms_norm_fwd_fake(x, weight, residual, eps, **options, **wanted)
     if not x.numel():
         return _forward_in_pytorch(x, weight, residual, eps, **options, **wanted)
