@@ -8,6 +8,7 @@ import argparse
 import copy
 import importlib.util
 import inspect
+import operator
 import os
 import time
 from collections.abc import Callable
@@ -22,6 +23,9 @@ MODEL = "SmolLM2-135M-Instruct"
 #: The sampling step: of how many tokens, how sharply, and the seed of the draw.
 CANDIDATES, TEMPERATURE, SEED = 50, 0.7, 0
 
+#: The modules that stay in bfloat16 with --mx.
+MX_KEEP = ["lm_head"]
+
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Options of the subcommand."""
@@ -31,6 +35,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--fallback", choices=("eager", "inductor"), default="eager", help="who runs the other ops"
+    )
+    parser.add_argument(
+        "--mx",
+        choices=("mxfp8", "mxfp4"),
+        help="run every linear layer but lm_head in this MX format, and compare with bfloat16",
     )
     parser.add_argument("--json", metavar="FILE", help="also write the result as JSON ('-': standard output)")
 
@@ -62,7 +71,6 @@ def run(args: argparse.Namespace) -> int:
     os.environ.setdefault("TQDM_DISABLE", "1")
     import torch
 
-    import flycc
     from flycc.record import collect
 
     started = time.perf_counter()
@@ -76,13 +84,16 @@ def run(args: argparse.Namespace) -> int:
         return_dict=True,
     )["input_ids"]
 
+    options: dict[str, Any] = {"fallback": args.fallback}
+    if args.mx is not None:
+        return compare_mx(args, model, tokenizer, prompt, options | {"mx": args.mx, "mx_keep": MX_KEEP})
     exact = generate(copy.deepcopy(model).float(), prompt, args.tokens, "float32 PyTorch")
     eager = generate(model, prompt, args.tokens, "bfloat16 PyTorch")
     with collect() as record:
-        compiled = torch.compile(model, backend="flycc", options={"fallback": args.fallback})
+        compiled = torch.compile(model, backend="flycc", options=options)
         flycc_run = generate(compiled, prompt, args.tokens, "flycc, emulated gfx950")
         first = flycc_run.logits[0].to(model.dtype)
-        compiled_candidates = torch.compile(candidates, backend="flycc", options={"fallback": args.fallback})
+        compiled_candidates = torch.compile(candidates, backend="flycc", options=options)
         sampled = sample(compiled_candidates, first)
     sampled_eager = sample(candidates_by_sorting, first)
     result = {
@@ -110,11 +121,80 @@ def run(args: argparse.Namespace) -> int:
             ),
             "s": sampled.seconds,
         },
-        "ops": record.families(),
         # One graph is the sampling step's.
         "recompiles": len(record.graphs) - 2,
+        **measured(record, sum(flycc_run.seconds) + sampled.seconds),
+    }
+    show(result, record)
+    if args.json:
+        write_json(args.json, result)
+    return 0
+
+
+def compare_mx(
+    args: argparse.Namespace, model: Any, tokenizer: Any, prompt: Any, options: dict[str, Any]
+) -> int:
+    """Decode with bfloat16 PyTorch, then let the model with MX layers say what it would, token by token; report."""
+    import torch
+
+    from flycc.record import collect
+
+    eager = generate(model, prompt, args.tokens, "bfloat16 PyTorch")
+    with collect() as record:
+        compiled = torch.compile(model, backend="flycc", options=options)
+        ours = generate(compiled, prompt, args.tokens, f"{args.mx}, emulated gfx950", along=eager.tokens)
+    result = {
+        "model": MODEL,
+        "mx": args.mx,
+        "mx_keep": MX_KEEP,
+        "prompt": args.prompt,
+        "text_bfloat16": tokenizer.decode(eager.tokens, skip_special_tokens=True),
+        "tokens_bfloat16": eager.tokens,
+        "tokens_mx": ours.tokens,
+        "tokens_agree": sum(map(operator.eq, ours.tokens, eager.tokens)),
+        **mx_errors(ours.logits, eager.logits),
+        "layers": {reason.sentence: count for reason, count in record.notes.items()},
+        "recompiles": len(record.graphs) - 1,
+        **measured(record, sum(ours.seconds)),
+    }
+    console.print(f"\n{result['prompt']}", style="bold")
+    console.print(f"{result['text_bfloat16']}  (bfloat16 PyTorch)\n")
+    show_ops(record)
+    for sentence, count in result["layers"].items():
+        console.print(f"{count} times in {len(record.graphs)} graphs: {sentence}")
+    said = ", ".join(repr(tokenizer.decode([token])) for token in ours.tokens)
+    console.print(
+        f"\ntokens       {result['tokens_agree']} of {len(ours.tokens)} as bfloat16 PyTorch chooses after the same text: {said}"
+    )
+    console.print(
+        f"logit error  against bfloat16 PyTorch: {result['rms_rel_logit_error']:.4f} relative RMS, largest "
+        f"{result['max_rel_logit_error']:.4f} of the largest logit"
+    )
+    show_times(result, record, "prefill, decode, any length")
+    if args.json:
+        write_json(args.json, result)
+    return 0
+
+
+def mx_errors(ours: list[Any], reference: list[Any]) -> dict[str, float]:
+    """Of logits after the same text: RMS of the differences over RMS of the logits, and largest over largest."""
+    import torch
+
+    logits, differences = torch.stack(reference), torch.stack(ours) - torch.stack(reference)
+    return {
+        "rms_rel_logit_error": float(differences.norm() / logits.norm()),
+        "max_rel_logit_error": float(differences.abs().max() / logits.abs().max()),
+    }
+
+
+def measured(record: Any, seconds: float) -> dict[str, Any]:
+    """What of a result is the same with and without MX: ops, and where the `seconds` went."""
+    import flycc
+
+    return {
+        "ops": record.families(),
         "compile_s": record.compile_seconds,
-        "run_s": sum(flycc_run.seconds) + sampled.seconds - record.compile_seconds,
+        "run_s": seconds - record.compile_seconds,
         "phases_s": {
             **record.phase_seconds,
             "Dynamo, AOTAutograd": record.compile_seconds - sum(record.phase_seconds.values()),
@@ -122,10 +202,6 @@ def run(args: argparse.Namespace) -> int:
         "device": record.device,
         "flycc_version": flycc.__version__,
     }
-    show(result, record)
-    if args.json:
-        write_json(args.json, result)
-    return 0
 
 
 def load_model() -> tuple[Any, Any]:
@@ -159,8 +235,11 @@ def load_model() -> tuple[Any, Any]:
     return model, transformers.AutoTokenizer.from_pretrained(folder, gguf_file=weights)
 
 
-def generate(model: Any, prompt: Any, count: int, label: str) -> Generation:
-    """Prefill `prompt`, then decode greedily with a growing KV cache until `count` tokens or end of text."""
+def generate(model: Any, prompt: Any, count: int, label: str, along: list[int] | None = None) -> Generation:
+    """Prefill `prompt`, then decode greedily with a growing KV cache until `count` tokens or end of text.
+
+    With tokens `along`, each step sees these before, whatever was chosen.
+    """
     import torch
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
     from transformers import DynamicCache
@@ -179,7 +258,7 @@ def generate(model: Any, prompt: Any, count: int, label: str) -> Generation:
     )
     with torch.no_grad(), Progress(*columns, console=console) as progress:
         bar = progress.add_task(label, total=count)
-        for _ in range(count):
+        for step in range(count):
             started = time.perf_counter()
             output = model(input_ids=step_input, use_cache=True, logits_to_keep=1, **{cache_argument: cache})
             generation.seconds.append(time.perf_counter() - started)
@@ -188,6 +267,7 @@ def generate(model: Any, prompt: Any, count: int, label: str) -> Generation:
             generation.logits.append(logits)
             generation.tokens.append(token)
             progress.advance(bar)
+            token = token if along is None else along[step]
             if token == model.config.eos_token_id:
                 progress.update(bar, total=len(generation.tokens))
                 break
@@ -236,15 +316,7 @@ def show(result: dict[str, Any], record: Any) -> None:
     """The report a person reads."""
     console.print(f"\n{result['prompt']}", style="bold")
     console.print(f"{result['text']}\n")
-    rows = [
-        (name, counts["kernel"], counts["fallback"], "; ".join(counts["reasons"]))
-        for name, counts in result["ops"].items()
-    ]
-    table(
-        f"Ops of the {len(record.graphs)} compiled graphs",
-        ("family", "kernel", "PyTorch", "why on PyTorch"),
-        rows,
-    )
+    show_ops(record)
     same = (
         "the same as eager's" if result["tokens_equal"] else f"DIFFER from eager's {result['tokens_eager']}"
     )
@@ -262,10 +334,25 @@ def show(result: dict[str, Any], record: Any) -> None:
     console.print(
         f"             against float32 PyTorch: flycc {to_exact['flycc']:.4f}, bfloat16 PyTorch {to_exact['eager']:.4f}"
     )
-    console.print(
-        f"compiled     {len(record.graphs)} graphs in {result['compile_s']:.1f} s: "
-        "prefill, decode, any length, sampling"
+    show_times(result, record, "prefill, decode, any length, sampling")
+
+
+def show_ops(record: Any) -> None:
+    """How many ops of each family have a kernel, and why others have none."""
+    rows = [
+        (name, counts["kernel"], counts["fallback"], "; ".join(counts["reasons"]))
+        for name, counts in record.families().items()
+    ]
+    table(
+        f"Ops of the {len(record.graphs)} compiled graphs",
+        ("family", "kernel", "PyTorch", "why on PyTorch"),
+        rows,
     )
+
+
+def show_times(result: dict[str, Any], record: Any, graphs: str) -> None:
+    """How long compiling the `graphs` and running them took."""
+    console.print(f"compiled     {len(record.graphs)} graphs in {result['compile_s']:.1f} s: {graphs}")
     console.print(
         f"ran          {result['run_s']:.1f} s on the {result['device']} gfx950 (emulator time, not GPU time)"
     )
