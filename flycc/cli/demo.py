@@ -163,9 +163,8 @@ def compare_mx(
     for sentence, count in result["layers"].items():
         console.print(f"{count} times in {len(record.graphs)} graphs: {sentence}")
     said = ", ".join(repr(tokenizer.decode([token])) for token in ours.tokens)
-    console.print(
-        f"\ntokens       {result['tokens_agree']} of {len(ours.tokens)} as bfloat16 PyTorch chooses after the same text: {said}"
-    )
+    agree = f"{result['tokens_agree']} of {len(ours.tokens)}"
+    console.print(f"\ntokens       {agree} as bfloat16 PyTorch chooses after the same text: {said}")
     console.print(
         f"logit error  against bfloat16 PyTorch: {result['rms_rel_logit_error']:.4f} relative RMS, largest "
         f"{result['max_rel_logit_error']:.4f} of the largest logit"
