@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,7 +29,7 @@ class Compiled:
 def compile_kernel(
     function: Any,
     signature: dict[str, str],
-    constants: dict[str, Any],
+    constants: Mapping[str, Any],
     warps: int = 4,
     *,
     aligned: Collection[str] = (),

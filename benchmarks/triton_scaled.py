@@ -69,11 +69,11 @@ def compiled(element: ElementFormat, config: Config) -> Compiled:
         dict.fromkeys(("a", "b", "scale_a", "scale_b"), "*u8") | {"c": "*bf16"} | dict.fromkeys("mnk", "i32")
     )
     tile = {"BM": config.bm, "BN": config.bn, "BK": config.bk, "GROUP": GROUP}
-    tile |= {"FORMAT": element, "PACKED": 8 // ELEMENT_BITS[element]}
+    of_format = {"FORMAT": element, "PACKED": 8 // ELEMENT_BITS[element]}
     return compile_kernel(
         scaled_product,
         types,
-        tile,
+        {**tile, **of_format},
         config.warps,
         aligned=types,
         num_stages=config.stages,
