@@ -1,4 +1,4 @@
-"""What `flycc bench gemm` and `flycc bench grouped` share: figures of a kernel, comparisons with others, targets."""
+"""What `flycc bench gemm`, `grouped` and `mx` share: figures of a kernel, comparisons with others, targets."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from math import exp, log
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from rich.console import Console
 from rich.progress import track
@@ -132,14 +132,12 @@ def geomean(values: Sequence[float]) -> float:
     return exp(sum(map(log, values)) / len(values))
 
 
-def target(what: str, value: float | None, at_least: float) -> dict[str, Any]:
+def target(
+    what: str, value: float | None, bound: float, sense: Literal["at_least", "at_most"] = "at_least"
+) -> dict[str, Any]:
     """A target of the project; `value` is None where nothing was found to judge it by."""
-    return {
-        "target": what,
-        "at_least": at_least,
-        "value": value,
-        "met": None if value is None else value >= at_least,
-    }
+    met = None if value is None else value >= bound if sense == "at_least" else value <= bound
+    return {"target": what, sense: bound, "value": value, "met": met}
 
 
 def speedup_target(found: Mapping[str, Any], peer: str, which: str, at_least: float) -> dict[str, Any]:
@@ -148,13 +146,15 @@ def speedup_target(found: Mapping[str, Any], peer: str, which: str, at_least: fl
     return target(f"{which} of speedup over {peer}", value, at_least)
 
 
-def show_times(title: str, rows: Iterable[tuple[str, Mapping[str, Any]]]) -> None:
-    """Our time and rate, Triton's time, and how many times faster we are than each peer."""
+def show_times(title: str, shapes: Iterable[tuple[str, Mapping[str, Any]]]) -> None:
+    """Our time and rate, Triton's time, and how many times faster we are than each peer that has a figure."""
+    rows = list(shapes)
+    peers = [peer for peer in PEERS if any(peer in row["speedup"] for _, row in rows)]
 
     def line(name: str, row: Mapping[str, Any]) -> tuple[str, ...]:
         us, tflops = row["flycc"]["us"], row["flycc"]["tflops"]["typical"]
         triton = f"{row['triton']['us']['typical']:.1f}" if row["triton"] else "-"
-        speedups = (f"{row['speedup'][peer]:.2f}" if peer in row["speedup"] else "-" for peer in PEERS)
+        speedups = (f"{row['speedup'][peer]:.2f}" if peer in row["speedup"] else "-" for peer in peers)
         return (
             name,
             f"{us['typical']:.1f} [{us['low']:.0f}, {us['high']:.0f}]",
@@ -163,7 +163,7 @@ def show_times(title: str, rows: Iterable[tuple[str, Mapping[str, Any]]]) -> Non
             *speedups,
         )
 
-    columns = ("shape", "modelled us", "TF/s", "Triton", *(f"/{short}" for short in PEERS.values()))
+    columns = ("shape", "modelled us", "TF/s", "Triton", *(f"/{PEERS[peer]}" for peer in peers))
     table(title, columns, [line(*row) for row in rows])
 
 
@@ -188,23 +188,39 @@ def show_kernels(title: str, rows: Iterable[tuple[str, Mapping[str, Any]]]) -> N
 
 def show_summary(found: Mapping[str, Any], targets: Iterable[Mapping[str, Any]]) -> None:
     """The means, then the targets."""
+    show_means(found)
+    show_notes(found)
+    show_targets(targets)
+
+
+def show_means(found: Mapping[str, Any]) -> None:
+    """A line for each peer of a `summary`."""
     for peer, of in found["speedup"].items():
         console.print(
             f"over {peer}: geomean {of['geomean']:.2f}, least {of['least']:.2f} of {of['shapes']} shapes"
         )
+
+
+def show_notes(found: Mapping[str, Any]) -> None:
+    """How far to believe the comparison with Triton."""
     if "triton" in found["speedup"]:
         console.print("Triton's kernels, a sweep of tiles, neither share K nor order tiles by XCD.")
+    else:
+        console.print("Triton: not installed, not compared")
     if ratio := found["triton_modelled_over_published"]:
         console.print(
             f"Triton modelled over published: geomean {ratio['geomean']:.2f}, "
             f"{ratio['least']:.2f} to {ratio['most']:.2f}"
         )
-    else:
-        console.print("Triton: not installed, not compared")
+
+
+def show_targets(targets: Iterable[Mapping[str, Any]]) -> None:
+    """A line for each target, and what all figures are."""
     for each in targets:
         value = "not known" if each["met"] is None else f"{each['value']:.2f}"
         met = "" if each["met"] is None else ", met" if each["met"] else ", NOT met"
-        console.print(f"target: {each['target']} >= {each['at_least']:g}: {value}{met}")
+        bound = f">= {each['at_least']:g}" if "at_least" in each else f"<= {each['at_most']:g}"
+        console.print(f"target: {each['target']} {bound}: {value}{met}")
     console.print(
         "Modelled, not measured, but what is published. MFMA: of the launch / of a turn of its main loop."
     )

@@ -22,7 +22,11 @@ BENCHMARKS = {
     "tuner": ("tuner", "configurations chosen without a GPU, against an exhaustive search by the model"),
     "launch": ("launch_overhead", "what a launch costs the host"),
     "norm_topk": ("norm_topk", "bytes that RMS norm and top-k move, against the least"),
-    "mx_quantize": ("mx_quantize", "MX quantisation, back, and ranges of scales, modelled, against HBM's rate"),
+    "mx": ("mx", "MX-scaled products, modelled, beside Triton's and published times"),
+    "mx_quantize": (
+        "mx_quantize",
+        "MX quantisation, back, and ranges of scales, modelled, against HBM's rate",
+    ),
     "eager_overhead": ("eager_overhead", "what eager mode adds to a call that it leaves to PyTorch"),
 }
 

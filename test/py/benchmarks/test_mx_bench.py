@@ -2,15 +2,61 @@
 
 from __future__ import annotations
 
+import json
+from importlib.util import find_spec
+from pathlib import Path
+
 import ml_dtypes
 import numpy as np
 import pytest
 
+from flycc.benchmarks import mx
 from flycc.benchmarks.costmodel_data import published
+from flycc.cli.main import main
 from flycc.contracts.scaled_gemm import BLOCK_K
 from flycc.emulator import load, run
 
+#: Of no table, with tiles for Triton.
+SHAPE = (32, 128, 1024)
 NUMPY = {"e4m3": ml_dtypes.float8_e4m3fn, "e2m1": ml_dtypes.float4_e2m1fn}
+
+
+def test_figures_hang_together(tmp_path: Path, monkeypatch, capsys) -> None:
+    monkeypatch.setattr(mx, "SHAPES", [SHAPE])
+    assert main(["bench", "mx", "--json", str(tmp_path / "out.json")]) == 0
+    assert max(map(len, capsys.readouterr().out.splitlines())) <= 80
+    figures = json.loads((tmp_path / "out.json").read_text())
+    assert [row["format"] for row in figures["shapes"]] == ["mxfp8", "mxfp4"]
+    m, n, k = SHAPE
+    for row in figures["shapes"]:
+        ours, name = row["flycc"], row["format"]
+        assert tuple(row["shape"]) == SHAPE
+        for side in filter(None, (ours, row["triton"])):
+            us, rate = side["us"], side["tflops"]
+            assert 0 < us["low"] <= us["typical"] <= us["high"]
+            assert us["typical"] * rate["typical"] * 1e6 == pytest.approx(2 * m * n * k)
+        packed = ours["us"]["typical"] - ours["product_us"]["typical"]
+        assert packed == pytest.approx(ours["pack_us"].get("a", 0.0))
+        assert ours["scales_share"] < 1
+        assert row["guard"]["share"] * ours["us"]["typical"] == pytest.approx(row["guard"]["scan_us"])
+        assert row["published_us"] == {}
+        assert (row["triton"] is None) == (find_spec("triton") is None)
+        targets = {each["target"]: each for each in figures["targets"]}
+        assert targets[f"{name}: TFLOP/s at 8192 cubed"]["met"] is None
+        assert targets[f"{name}: most that a guard adds to a call"]["met"] == (row["guard"]["share"] <= 0.01)
+        if row["triton"]:
+            ratio = row["triton"]["us"]["typical"] / ours["us"]["typical"]
+            assert figures["summary"][name]["speedup"]["triton"]["geomean"] == pytest.approx(ratio)
+
+
+def test_all_published_shapes_are_there() -> None:
+    """Of whose 17 some have no figures; those of 8192 cubed are 2,804 and 4,155.1 TFLOP/s."""
+    assert len(mx.SHAPES) == len(set(mx.SHAPES)) == 17
+    for name, tflops in (("mxfp8", 2804.0), ("mxfp4", 4155.1)):
+        problem, times = published(name)[-1]  # type: ignore[arg-type]
+        assert (problem.m, problem.n, problem.k) == mx.SQUARE
+        assert times["flydsl"] == pytest.approx(2 * 8192**3 / tflops / 1e6)
+        assert sum(bool(times) for _, times in published(name)) == 9  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("element", NUMPY)
