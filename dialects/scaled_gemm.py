@@ -11,7 +11,7 @@ from flycc.contracts.gemm import Activation, Epilogue, GemmDtype
 from flycc.contracts.scaled_gemm import BLOCK_K, ElementFormat, ScaledGemmProblem, ScaleKind
 from flycc.dialects.base import Flycc
 from flycc.dialects.sizes import known, named, product, row_alignment
-from flycc.dialects.tensor import Dim, Tensor, VTensor, contradict, same, show
+from flycc.dialects.tensor import Dim, Dims, Tensor, VTensor, contradict, same, show
 from flycc.dialects.verifying import Fault, check_dims, check_dtype, has_attributes, segments, tensors, verify
 
 #: Formats of elements by their MLIR types. A tensor of e2m1 has a place for every byte, which holds two.
@@ -41,9 +41,10 @@ class ScaledGemmOp(Flycc.Operation, name="scaled_gemm", traits=[Pure]):  # type:
     """`result = activation(A @ B^T (+ bias)) (+ residual)` of scaled operands, summed in f32 and rounded once.
 
     `a` is [M, K] and `b` is [N, K], of f8E4M3FN, f8E5M2 or f4E2M1FN each; of f4E2M1FN the shape is that of the bytes,
-    [.., K / 2], of which each holds two elements, the first one in its low half. `bias` [N] and `residual`
-    [M, N] have the type of the result, bf16, f16 or f32; of `activation` and in which order they are applied
-    `contracts.gemm.Epilogue` says. Sizes may be dynamic.
+    [.., K / 2], of which each holds two elements, the first one in its low half. The result is [M, N], or [.., N] with
+    its rows in more than one dimension, of bf16, f16 or f32. `bias` [N] and `residual`, which has the shape of the
+    result, have its type; of `activation` and in which order they are applied `contracts.gemm.Epilogue` says. Sizes may
+    be dynamic.
 
     The type of a scale says which elements share it (`contracts.scaled_gemm.ScaleKind`):
 
@@ -210,7 +211,7 @@ def _check_operands(values: dict[str, Tensor]) -> list[ScaleKind]:
     if contradict(elements(a), elements(b)):
         raise Fault(f"K is {elements(a)} in a but {elements(b)} in b")
     check_dtype("result", values["result"], DTYPES)
-    check_dims("result", values["result"], (a.dims[0], b.dims[0]))
+    _check_result(values["result"].dims, a.dims[0], b.dims[0])
     for name in ("bias", "residual"):
         if name in values:
             check_dtype(name, values[name], (values["result"].dtype,))
@@ -227,6 +228,15 @@ def _check_operands(values: dict[str, Tensor]) -> list[ScaleKind]:
             )
         kinds.append(kind)
     return kinds
+
+
+def _check_result(result: Dims, m: Dim, n: Dim) -> None:
+    *leading, last = result or (0,)
+    rows = None if None in leading else product(dim for dim in leading if dim is not None)
+    if not leading or contradict(rows, m) or contradict(last, n):
+        raise Fault(
+            f"result must be {show((m, n))}, or that with rows in more dimensions, got {show(result)}"
+        )
 
 
 def _accepted(scale: Tensor, rows: Dim, k: Dim) -> str:
@@ -282,8 +292,8 @@ def problem(op: ScaledGemmOp) -> ScaledGemmProblem:
         format_a=FORMATS[a.dtype],
         format_b=FORMATS[b.dtype],
         dtype=cast(GemmDtype, result.dtype),
-        m=named(first_known(result.dims[0], a.dims[0]), "M"),
-        n=named(first_known(result.dims[1], b.dims[0]), "N"),
+        m=named(first_known(a.dims[0], result.dims[0] if len(result.dims) == 2 else None), "M"),
+        n=named(first_known(b.dims[0], result.dims[-1]), "N"),
         k=named(elements(known_row(a, b)), "K"),
         scale_a=scale_a,
         scale_b=scale_b,

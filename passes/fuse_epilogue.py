@@ -1,21 +1,35 @@
-"""fuse-epilogue, fuse-cast: fold the pointwise ops behind a `flycc.gemm` into it."""
+"""fuse-epilogue, fuse-cast: fold the pointwise ops behind products into them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 from torch_mlir import ir
 
 from flycc.contracts import Reason
 from flycc.contracts.gemm import Activation
 from flycc.dialects.gemm import GemmOp, build_gemm, is_scale
+from flycc.dialects.scaled_gemm import ScaledGemmOp
 from flycc.dialects.tensor import SHAPE_ATTR, SHAPES_ATTR, Dims, Tensor, same, same_dims, show, stamped
+from flycc.passes import scaled_epilogue
+from flycc.passes.epilogues import (
+    CASTS,
+    COPIES,
+    FUSED_ATTR,
+    UNFUSED_ATTR,
+    Apart,
+    activation,
+    activation_of,
+    is_last_cast,
+    is_only_cast,
+    kind,
+)
 from flycc.passes.matching import CONSUMED_ATTR, RESULTS_ATTR, match, refuse, verify
 from flycc.passes.torch_ir import (
     NODE_ATTR,
     constant,
-    is_none,
     nested_ops,
     node_name,
     only_user,
@@ -23,11 +37,6 @@ from flycc.passes.torch_ir import (
     producer,
     users,
 )
-
-#: Unit attribute of an op that is not to be folded: no kernel serves what it would be part of.
-UNFUSED_ATTR = "flycc.unfused"
-#: Array attribute of a `flycc.gemm`: the FX nodes, last ones first, that were folded into it here.
-FUSED_ATTR = "flycc.fused"
 
 
 def fuse_epilogue(module: ir.Operation) -> None:
@@ -58,6 +67,8 @@ def fuse_epilogue(module: ir.Operation) -> None:
     A cast to f32 with nothing behind it that could be folded too is left: it is what norms begin with, whose kernels
     read 16 bits. `fuse-cast` folds those that no norm took.
 
+    Behind a `flycc.scaled_gemm` are folded a bias, an activation, a residual, casts, and views of its rows.
+
     An op that looks like part of an epilogue and is not folded gets the attributes `flycc.reason_code` and
     `flycc.reason`. The product behind it is none the worse.
     """
@@ -81,10 +92,10 @@ def fuse_cast(module: ir.Operation) -> None:
 
 def _fuse(module: ir.Operation, *, last_casts: bool) -> None:
     # Listed first: folding erases the product it starts from and pointwise ops; it leaves a second one to flycc-dce.
-    for op in [op for op in nested_ops(module) if isinstance(op.opview, GemmOp)]:
-        product: GemmOp | None = op.opview
-        while product is not None:
-            product = _fold(product, last_casts)
+    for product in [op.opview for op in nested_ops(module) if type(op.opview) in _FOLDS]:
+        fold, folded = _FOLDS[type(product)], product
+        while folded is not None:
+            folded = fold(folded, last_casts)
 
 
 @dataclass(frozen=True)
@@ -110,13 +121,6 @@ class _Parts:
         return self.activation == "none" and self.b2 is None
 
 
-class _Apart(Exception):
-    """An op cannot be folded."""
-
-    def __init__(self, what: str, sentence: str) -> None:
-        self.reason = Reason(f"epilogue.{what}", sentence)
-
-
 #: The parts of a product with an op that uses it, `root`, folded; None for an op that no epilogue has.
 _Step = Callable[[GemmOp, _Parts, ir.Operation], _Parts | None]
 
@@ -124,7 +128,7 @@ _Step = Callable[[GemmOp, _Parts, ir.Operation], _Parts | None]
 def _fold(product: GemmOp, last_casts: bool) -> GemmOp | None:
     """The product with one more op folded, or None where nothing more can be."""
     uses = users(product.result)
-    folded = _activation_of(product, uses)
+    folded = activation_of(uses)
     kept = [use for use in uses if use not in folded]
     if not folded:
         _explain_parts(uses)
@@ -134,7 +138,7 @@ def _fold(product: GemmOp, last_casts: bool) -> GemmOp | None:
         folded, kept = uses, []
     if not folded or any(UNFUSED_ATTR in op.attributes for op in folded):
         return None
-    if not last_casts and _is_last_cast(folded[0]):
+    if not last_casts and is_last_cast(folded[0], _STEPS):
         return None
     fused: list[GemmOp] = []
 
@@ -144,7 +148,7 @@ def _fold(product: GemmOp, last_casts: bool) -> GemmOp | None:
             if parts is not None:
                 parts = replace(parts, preactivation=parts.preactivation or bool(kept))
                 fused.append(_replace(parts, folded))
-        except _Apart as apart:
+        except Apart as apart:
             return apart.reason
         return None
 
@@ -153,28 +157,6 @@ def _fold(product: GemmOp, last_casts: bool) -> GemmOp | None:
         return None
     product.operation.erase()
     return fused[0]
-
-
-def _is_last_cast(op: ir.Operation) -> bool:
-    """Whether `op` is a cast to f32 and what uses that is no part of an epilogue."""
-    if operator_name(op) not in _CASTS:
-        return False
-    result = stamped(op.results[0])
-    if result is None or result.dtype != "f32":
-        return False
-    user = only_user(op.results[0])
-    return user is None or operator_name(user) not in _STEPS
-
-
-def _activation_of(product: GemmOp, uses: list[ir.Operation]) -> list[ir.Operation]:
-    """The ops among `uses` that make one activation of the product, its result first; none if they make several."""
-    found = [[use] for use in uses if _activation(use) is not None]
-    for use in uses:
-        if operator_name(use) == "aten.sigmoid":
-            factor = only_user(use.results[0])
-            if factor is not None and factor in uses and operator_name(factor) == "aten.mul.Tensor":
-                found.append([factor, use])
-    return found[0] if len(found) == 1 else []
 
 
 def _explain_parts(uses: list[ir.Operation]) -> None:
@@ -186,9 +168,9 @@ def _explain_parts(uses: list[ir.Operation]) -> None:
             pieces = part.results if operator_name(part) == "prim.ListUnpack" else [use.results[0]]
             for piece in pieces:
                 for root in users(piece):
-                    if _activation(root) is not None:
+                    if activation(root) is not None:
                         sentence = (
-                            f"{_kind(root)}: it is of some columns of a product; halves that are products"
+                            f"{kind(root)}: it is of some columns of a product; halves that are products"
                         )
                         refuse(root, Reason("epilogue.gate", f"{sentence} of their own are folded"))
 
@@ -196,8 +178,8 @@ def _explain_parts(uses: list[ir.Operation]) -> None:
 def _explain_uses(product: GemmOp, uses: list[ir.Operation]) -> None:
     for use in uses:
         try:
-            foldable = _step(product, use) is not None and operator_name(use) not in _COPIES
-        except _Apart as apart:
+            foldable = _step(product, use) is not None and operator_name(use) not in COPIES
+        except Apart as apart:
             refuse(use, apart.reason)
             continue
         if foldable:
@@ -214,11 +196,9 @@ def _step(product: GemmOp, root: ir.Operation) -> _Parts | None:
 def _scaled(parts: _Parts, root: ir.Operation, factor: float) -> _Parts:
     scale = parts.scale * factor
     if not is_scale(scale):
-        raise _Apart("scale", f"{_kind(root)}: a factor of {scale} is no normal float32 number")
+        raise Apart("scale", f"{kind(root)}: a factor of {scale} is no normal float32 number")
     if not parts.linear or parts.bias is not None or parts.residual is not None:
-        raise _Apart(
-            "order", f"{_kind(root)}: only sums themselves are scaled, and these have {_done(parts)}"
-        )
+        raise Apart("order", f"{kind(root)}: only sums themselves are scaled, and these have {_done(parts)}")
     return replace(parts, scale=scale)
 
 
@@ -244,8 +224,8 @@ def _multiplied(product: GemmOp, parts: _Parts, root: ir.Operation) -> _Parts | 
 
 
 def _gated(first: _Parts, gate: _Parts, root: ir.Operation) -> _Parts:
-    def apart(sentence: str) -> _Apart:
-        return _Apart("gate", f"{_kind(root)}: {sentence}")
+    def apart(sentence: str) -> Apart:
+        return Apart("gate", f"{kind(root)}: {sentence}")
 
     left, right = first.product, gate.product
     if gate.activation != "none":
@@ -283,16 +263,16 @@ def _added(product: GemmOp, parts: _Parts, root: ir.Operation) -> _Parts | None:
         return None
     if factor != 1:
         if factor is None or left == product.result:
-            raise _Apart("order", f"{_kind(root)}: alpha scales the addend; only products are scaled")
+            raise Apart("order", f"{kind(root)}: alpha scales the addend; only products are scaled")
         parts = _scaled(parts, root, factor)
     operand = stamped(product.a)
     assert operand is not None, "the verifier admits tensors of known rank only"
     if tensor.dtype != operand.dtype or total.dtype != result.dtype:
         sentence = f"adds {tensor.dtype} and gives {total.dtype}; the operands are {operand.dtype}"
-        raise _Apart("dtype", f"{_kind(root)}: {sentence}, and addends must be, too")
+        raise Apart("dtype", f"{kind(root)}: {sentence}, and addends must be, too")
     if not same_dims(total.dims, result.dims) or not _repeats_alike(product, tensor.dims, result):
         sentence = f"{show(tensor.dims)} is added to {show(result.dims)}"
-        raise _Apart("broadcast", f"{_kind(root)}: {sentence}; batches must all be added to, or all alike")
+        raise Apart("broadcast", f"{kind(root)}: {sentence}; batches must all be added to, or all alike")
     is_whole = same_dims(tensor.dims, result.dims)
     if parts.linear and parts.bias is None and not (is_whole and parts.residual is None):
         if parts.residual is None:
@@ -300,7 +280,7 @@ def _added(product: GemmOp, parts: _Parts, root: ir.Operation) -> _Parts | None:
         return replace(parts, bias=parts.residual, residual=addend)  # in the graph's order
     if parts.residual is None:
         return replace(parts, residual=addend)
-    raise _Apart("order", f"{_kind(root)}: {_done(parts)} are all that is added to a product")
+    raise Apart("order", f"{kind(root)}: {_done(parts)} are all that is added to a product")
 
 
 def _repeats_alike(product: GemmOp, addend: Dims, result: Tensor) -> bool:
@@ -322,40 +302,27 @@ def _repeats_alike(product: GemmOp, addend: Dims, result: Tensor) -> bool:
 
 
 def _activated(product: GemmOp, parts: _Parts, root: ir.Operation) -> _Parts | None:
-    activation = "silu" if operator_name(root) == "aten.mul.Tensor" else _activation(root)
-    if activation is None:
+    function = "silu" if operator_name(root) == "aten.mul.Tensor" else activation(root)
+    if function is None:
         return None
     if not parts.linear:
-        raise _Apart("order", f"{_kind(root)}: the product has {_done(parts)} already")
+        raise Apart("order", f"{kind(root)}: the product has {_done(parts)} already")
     if parts.residual is not None:
         if parts.bias is not None:
-            raise _Apart("order", f"{_kind(root)}: two addends come before it; one is accepted there")
+            raise Apart("order", f"{kind(root)}: two addends come before it; one is accepted there")
         parts = replace(parts, bias=parts.residual, residual=None)
-    return replace(parts, activation=activation)
-
-
-def _activation(op: ir.Operation) -> Activation | None:
-    """The activation that `op` by itself is."""
-    name = operator_name(op)
-    if name == "aten.gelu":
-        approximate = producer(op.operands[1])
-        text = "" if approximate is None else str(approximate.attributes["value"].value)
-        return {"none": "gelu", "tanh": "gelu_tanh"}.get(text)  # type: ignore[return-value]
-    if name == "aten.clamp_min":
-        return "relu" if constant(op.operands[1]) == 0 else None
-    return {"aten.relu": "relu", "aten.silu": "silu"}.get(name)  # type: ignore[return-value]
+    return replace(parts, activation=function)
 
 
 def _cast(product: GemmOp, parts: _Parts, root: ir.Operation) -> _Parts | None:
     """To f32, and back to the operands' type."""
-    options = list(root.operands)[2:]  # layout, device, pin_memory, non_blocking, memory_format
-    if not all(is_none(option) or constant(option) is False for option in options):
+    if not is_only_cast(root):
         return None
     given, result = stamped(product.a), stamped(root.results[0])
     if given is None or result is None or result.dtype not in (given.dtype, "f32"):
         return None
     if parts.preactivation:
-        raise _Apart("order", f"{_kind(root)}: what the activation is of keeps the type of the result")
+        raise Apart("order", f"{kind(root)}: what the activation is of keeps the type of the result")
     return parts
 
 
@@ -364,8 +331,6 @@ def _copied(product: GemmOp, parts: _Parts, root: ir.Operation) -> _Parts | None
     return parts if before is not None and after is not None and same_dims(before.dims, after.dims) else None
 
 
-_CASTS = ("aten._to_copy", "prims.convert_element_type")
-_COPIES = ("aten.alias", "aten.detach", "aten.clone", "aten.view", "aten._unsafe_view", "aten.reshape")
 _PARTS = ("aten.split.Tensor", "aten.split_with_sizes", "aten.slice.Tensor")
 _STEPS: dict[str, _Step] = {
     "aten.mul.Tensor": _multiplied,
@@ -374,13 +339,9 @@ _STEPS: dict[str, _Step] = {
     "aten.div.Scalar": _divided,
     "aten.add.Tensor": _added,
     **dict.fromkeys(("aten.relu", "aten.clamp_min", "aten.silu", "aten.gelu"), _activated),
-    **dict.fromkeys(_CASTS, _cast),
-    **dict.fromkeys(_COPIES, _copied),
+    **dict.fromkeys(CASTS, _cast),
+    **dict.fromkeys(COPIES, _copied),
 }
-
-
-def _kind(root: ir.Operation) -> str:
-    return operator_name(root).partition(".")[2]
 
 
 def _done(parts: _Parts) -> str:
@@ -405,7 +366,7 @@ def _replace(parts: _Parts, folded: list[ir.Operation]) -> GemmOp:
         late = [value for value in operands if value is not None and not _is_before(value, before)]
         if late:
             sentence = "what it adds is computed after the product, whose preactivation other ops need first"
-            raise _Apart("order", f"{_kind(root)}: {sentence}")
+            raise Apart("order", f"{kind(root)}: {sentence}")
     fused = build_gemm(
         product.a,
         product.b,
@@ -461,3 +422,7 @@ def _stamp(fused: GemmOp, parts: _Parts, folded: list[ir.Operation]) -> None:
 def _is_before(value: ir.Value, op: ir.Operation) -> bool:
     source = producer(value)
     return source is None or source.is_before_in_block(op)
+
+
+#: How a kind of product is folded with one more op behind it.
+_FOLDS: dict[type, Callable[[Any, bool], Any]] = {GemmOp: _fold, ScaledGemmOp: scaled_epilogue.fold}

@@ -177,15 +177,25 @@ def _grouped_gemm(graph: Graph, op: GroupedGemmOp, operand: Operand, _: Sequence
 
 
 def _scaled_gemm(graph: Graph, op: ScaledGemmOp, operand: Operand, _: Sequence[int]) -> list[Node]:
+    """The custom op has the rows of its result in one dimension."""
+    result = known(op.result)
     operands = [
         None if value is None else operand(value) for value in (op.a, op.b, op.scale_a, op.scale_b, op.bias)
     ]
-    named: dict[str, Any] = {"out_dtype": _DTYPES[known(op.result).dtype]}
+    named: dict[str, Any] = {"out_dtype": _DTYPES[result.dtype]}
+    sizes = [
+        dim if isinstance(dim, int) else -1 for dim in result.dims
+    ]  # of which one at most may be unknown
+    in_rows = len(sizes) == 2
     if op.residual is not None:
-        named["residual"] = operand(op.residual)
+        residual = operand(op.residual)
+        if not in_rows:
+            residual = _function(graph, torch.ops.aten.reshape.default, residual, [-1, sizes[-1]])
+        named["residual"] = residual
     if op.activation != "none":
         named["activation"] = op.activation
-    return [_function(graph, torch.ops.flycc.scaled_gemm.default, *operands, **named)]
+    call = _function(graph, torch.ops.flycc.scaled_gemm.default, *operands, **named)
+    return [call if in_rows else _function(graph, torch.ops.aten.view.default, call, sizes)]
 
 
 def _scaled_grouped_gemm(

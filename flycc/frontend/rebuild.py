@@ -35,7 +35,7 @@ from flycc.frontend.calls import (
 )
 from flycc.frontend.families import FAMILY_OF_PROBLEM, family_of
 from flycc.frontend.nodes import is_impure, mutates
-from flycc.passes.fuse_epilogue import FUSED_ATTR, UNFUSED_ATTR
+from flycc.passes.epilogues import FUSED_ATTR, UNFUSED_ATTR
 from flycc.passes.matching import CONSUMED_ATTR, REASON_ATTR, REASON_CODE_ATTR, RESULTS_ATTR
 from flycc.passes.torch_ir import NODE_ATTR, nested_ops, node_name
 

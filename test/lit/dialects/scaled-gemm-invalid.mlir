@@ -165,7 +165,7 @@ func.func @scaled(%x0: !torch.vtensor<[4,64],f8E4M3FN>, %x1: !torch.vtensor<[16,
 
 // The shape of the result.
 func.func @scaled(%x0: !torch.vtensor<[4,64],f8E4M3FN>, %x1: !torch.vtensor<[16,64],f8E4M3FN>, %x2: !torch.vtensor<[4,2],f8E8M0FNU>, %x3: !torch.vtensor<[16,2],f8E8M0FNU>) {
-  // expected-error @below {{result must be [4, 16], got [4, 8]}}
+  // expected-error @below {{result must be [4, 16], or that with rows in more dimensions, got [4, 8]}}
   %r = "flycc.scaled_gemm"(%x0, %x1, %x2, %x3) {placement = "operand", k_block = 32 : i64, operandSegmentSizes = array<i32: 1, 1, 1, 1, 0, 0>} : (!torch.vtensor<[4,64],f8E4M3FN>, !torch.vtensor<[16,64],f8E4M3FN>, !torch.vtensor<[4,2],f8E8M0FNU>, !torch.vtensor<[16,2],f8E8M0FNU>) -> !torch.vtensor<[4,8],bf16>
   return
 }
@@ -230,5 +230,14 @@ func.func @scaled(%x0: !torch.vtensor<[4,64],f8E4M3FN>, %x1: !torch.vtensor<[16,
 func.func @scaled(%x0: !torch.vtensor<[4,64],f8E4M3FN>, %x1: !torch.vtensor<[16,64],f8E4M3FN>, %x2: !torch.vtensor<[4,2],f8E8M0FNU>, %x3: !torch.vtensor<[16,2],f8E8M0FNU>, %x4: !torch.vtensor<[16],bf16>) {
   // expected-error @below {{residual must be [4, 16], got [16]}}
   %r = "flycc.scaled_gemm"(%x0, %x1, %x2, %x3, %x4) {placement = "operand", k_block = 32 : i64, operandSegmentSizes = array<i32: 1, 1, 1, 1, 0, 1>} : (!torch.vtensor<[4,64],f8E4M3FN>, !torch.vtensor<[16,64],f8E4M3FN>, !torch.vtensor<[4,2],f8E8M0FNU>, !torch.vtensor<[16,2],f8E8M0FNU>, !torch.vtensor<[16],bf16>) -> !torch.vtensor<[4,16],bf16>
+  return
+}
+
+// -----
+
+// The shape of a result with rows in two dimensions.
+func.func @scaled(%x0: !torch.vtensor<[4,64],f8E4M3FN>, %x1: !torch.vtensor<[16,64],f8E4M3FN>) {
+  // expected-error @below {{result must be [4, 16], or that with rows in more dimensions, got [2, 3, 16]}}
+  %r = "flycc.scaled_gemm"(%x0, %x1) {placement = "operand", k_block = 32 : i64, operandSegmentSizes = array<i32: 1, 1, 0, 0, 0, 0>} : (!torch.vtensor<[4,64],f8E4M3FN>, !torch.vtensor<[16,64],f8E4M3FN>) -> !torch.vtensor<[2,3,16],bf16>
   return
 }

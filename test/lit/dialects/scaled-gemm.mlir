@@ -40,3 +40,11 @@ func.func @dynamic(%a: !torch.vtensor<[?,?],f8E4M3FN>, %b: !torch.vtensor<[?,?],
   %0 = "flycc.scaled_gemm"(%a, %b, %sa, %sb) {placement = "operand", tree = "mfma", k_block = 32 : i64, operandSegmentSizes = array<i32: 1, 1, 1, 1, 0, 0>} : (!torch.vtensor<[?,?],f8E4M3FN>, !torch.vtensor<[?,?],f4E2M1FN>, !torch.vtensor<[?,?],f8E8M0FNU>, !torch.vtensor<[?,?],f8E8M0FNU>) -> !torch.vtensor<[?,?],bf16>
   return
 }
+
+// Rows of the result in two dimensions.
+// CHECK-LABEL: func.func @batch
+// CHECK: -> !torch.vtensor<[2,?,16],bf16>
+func.func @batch(%a: !torch.vtensor<[?,64],f8E4M3FN>, %b: !torch.vtensor<[16,64],f8E4M3FN>, %h: !torch.vtensor<[2,?,16],bf16>) {
+  %0 = "flycc.scaled_gemm"(%a, %b, %h) {placement = "operand", tree = "mfma", k_block = 32 : i64, operandSegmentSizes = array<i32: 1, 1, 0, 0, 0, 1>} : (!torch.vtensor<[?,64],f8E4M3FN>, !torch.vtensor<[16,64],f8E4M3FN>, !torch.vtensor<[2,?,16],bf16>) -> !torch.vtensor<[2,?,16],bf16>
+  return
+}

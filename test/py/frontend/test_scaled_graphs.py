@@ -186,6 +186,68 @@ def test_a_product_that_is_flyccs_already() -> None:
     assert torch.equal(result, (expected.relu() + residual).bfloat16())
 
 
+EPILOGUES: dict[str, tuple[Callable[..., Tensor], str]] = {
+    "bias, activation and residual": (
+        lambda p, c, h: F.relu(p(torch.bfloat16) + c) + h,
+        "bf16+bias+residual+relu",
+    ),
+    "behind views": (
+        lambda p, c, h: (p(torch.bfloat16).view(1, M, N).relu() + h.view(1, M, N)).view(M, N),
+        "bf16+residual+relu",
+    ),
+    "in float32": (lambda p, c, h: p(torch.bfloat16).float() + h.float(), "f32+residual"),
+    "rounded later": (lambda p, c, h: p(torch.float32).relu().half(), "f16+relu"),
+}
+
+
+@pytest.mark.parametrize("name", EPILOGUES)
+def test_epilogues(name: str) -> None:
+    """Rounded once where the graph rounds after every op: the exact sums, a bias and a residual are integers."""
+    tail, result_of = EPILOGUES[name]
+    *operands, _ = block_scaled("e4m3", "e2m1")
+    addends = torch.randint(-4, 5, (N,)).bfloat16(), torch.randint(-4, 5, (M, N)).bfloat16()
+
+    def function(a: Tensor, b: Tensor, x: Tensor, y: Tensor, c: Tensor, h: Tensor) -> Tensor:
+        return tail(lambda dtype: mx(a, b, x, y, dtype), c, h)
+
+    result = compiled(
+        function,
+        *(*operands, *addends),
+        problem=f"scaled_gemm {M}x{N}x{K} e4m3:block x e2m1:block -> {result_of}",
+    )
+    exact = worth(operands[0], operands[2]) @ worth(operands[1], operands[3]).T
+    if "bias" in result_of:
+        exact = exact + addends[0]
+    if "relu" in result_of:
+        exact = exact.relu()
+    if "residual" in result_of:
+        exact = exact + addends[1]
+    assert torch.equal(result, exact.to(result.dtype))
+    assert result.is_contiguous()
+
+
+def test_epilogue_of_any_number_of_rows() -> None:
+    """A batch of unknown length, as a layer of a model has it."""
+    _, b, _, y, _ = block_scaled()
+
+    def function(a: Tensor, x: Tensor, h: Tensor) -> Tensor:
+        product = mx(a.view(-1, K), b, x.view(-1, x.shape[-1]), y)
+        return product.view(2, -1, N).relu() + h
+
+    counter = torch._dynamo.testing.CompileCounterWithBackend("flycc")
+    run = torch.compile(function, backend=counter, dynamic=True)
+    for tokens in (5, 7):
+        a, _, x, _, _ = block_scaled(m=2 * tokens)
+        h = torch.randint(-4, 5, (2, tokens, N)).bfloat16()
+        inputs = a.view(2, tokens, K), x.view(2, tokens, -1), h
+        exact = (worth(a, x) @ worth(b, y).T).relu().view(2, tokens, N) + h
+        assert torch.equal(run(*inputs), exact.bfloat16())
+    assert counter.frame_count == 1
+    [node] = [n for graph in flycc.explain(function, *inputs).graphs for n in graph.report.nodes]
+    assert "relu" in node.problem
+    assert node.fused == ("aten.view.default", "aten.relu.default", "aten.add.Tensor")
+
+
 GROUPS = (3, 0, 9, 1)
 
 
