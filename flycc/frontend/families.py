@@ -33,6 +33,9 @@ FAMILIES = {
     "aten._scaled_grouped_mm": "scaled_grouped_gemm",
     "flycc.scaled_gemm.": "scaled_gemm",
     "flycc.scaled_grouped_gemm.": "scaled_grouped_gemm",
+    "flycc.mx_quantize.": "mx_quantize",
+    "flycc.mx_weight.": "mx_quantize",
+    "flycc.mx_dequantize.": "mx_dequantize",
     "flycc.sdpa.": "sdpa",
     "flycc.sdpa_backward.": "sdpa_backward",
     "flycc.rms_norm.": "rms_norm",
@@ -48,6 +51,9 @@ FAMILIES = {
     "aten.argmin.": "topk",
     "aten.kthvalue.": "topk",
 }
+
+#: Families of which a graph calls flycc's own operators, which choose kernels when they run: no pass raises them.
+CALLED_FAMILIES = frozenset({"mx_quantize", "mx_dequantize"})
 
 #: The family that serves a type of problems.
 FAMILY_OF_PROBLEM: dict[type[Problem], str] = {

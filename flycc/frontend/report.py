@@ -12,7 +12,14 @@ from torch.fx import GraphModule, Node
 from torch.fx.node import map_arg
 
 from flycc.contracts import Reason
-from flycc.frontend.families import NEAR_MISSES, SERVED_FAMILIES, family_of, family_of_reason, unserved
+from flycc.frontend.families import (
+    CALLED_FAMILIES,
+    NEAR_MISSES,
+    SERVED_FAMILIES,
+    family_of,
+    family_of_reason,
+    unserved,
+)
 from flycc.frontend.nodes import target_name, tensor_text
 from flycc.frontend.rebuild import Match
 
@@ -144,4 +151,7 @@ def _candidate(
         count = len(match.consumed) if match.node == name else 0
         fused = tuple(targets[node] for node in reversed(match.fused))
         return Candidate(*described, match.kernel, None, match.problem, count, fused)
+    if family in CALLED_FAMILIES:
+        assert isinstance(node.target, torch._ops.OpOverload)
+        return Candidate(*described, node.target._schema.name, None, "called as it is")
     return Candidate(*described, None, refusal or unserved(family))

@@ -365,3 +365,13 @@ def test_explain_says_what_became_of_the_layers() -> None:
         "linear layers run in mxfp4: e2m1, a scale for each 32 along K": 9,
         "head stays bfloat16: kept by mx_keep 'head'": 1,
     }
+
+
+def test_explain_counts_what_the_graph_calls_as_kernels() -> None:
+    layer = nn.Linear(64, 32, dtype=torch.bfloat16)
+    with torch.no_grad():
+        families = flycc.explain(
+            layer, torch.randn(3, 64, dtype=torch.bfloat16), options={"mx": "mxfp4"}
+        ).families()
+    kernels = {family: (counts["kernel"], counts["fallback"]) for family, counts in families.items()}
+    assert kernels == {"mx_quantize": (2, 0), "scaled_gemm": (1, 0)}
