@@ -138,4 +138,4 @@ def addend(
 ) -> Addend:
     """What is added to the tile that begins at matrix, row and column `first`; `strides` are those between each."""
     place = sum((index * stride for index, stride in zip(first, strides, strict=True)), fx.Int64(0))
-    return Addend(pointer + place, fx.Int32(strides[1]), fx.Int32(strides[2]), vector, element)
+    return Addend(pointer + place, fx.Int32(strides[-2]), fx.Int32(strides[-1]), vector, element)

@@ -12,14 +12,19 @@ import itertools
 import os
 from dataclasses import replace
 
+import emulated_mx_gemm
 import numpy as np
 import pytest
 from emulated_gemm import half_ulp
 from emulated_mx_gemm import ELEMENTS, Mx, Side, decoded, reference, relative_rms, rounded
 
+from flycc import emulator
+from flycc.codegen import compile_kernel
+from flycc.contracts import Epilogue
 from flycc.contracts.scaled_gemm import ElementFormat, ScaleKind
+from flycc.kernels import mx
 from flycc.kernels.gemm import GemmConfig
-from flycc.kernels.mx import MxConfig
+from flycc.kernels.mx import MxConfig, pack
 
 CONFIGS = {
     "direct": GemmConfig(16, 16, 128, waves_k=4, staged=False),
@@ -34,6 +39,7 @@ CONFIGS = {
 SIZES_K = (32, 40, 96, 160, 512, 1440, 8192)
 FORMATS: tuple[ElementFormat, ...] = ("e4m3", "e5m2", "e2m1")
 KINDS: tuple[ScaleKind, ...] = ("none", "block", "row", "row_f32")
+QUICK = {("none", "none"), ("row", "block"), ("row_f32", "row")}
 
 seed = int(os.environ["FLYCC_TEST_SEED"])
 
@@ -97,7 +103,15 @@ def test_sizes(name: str, count: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("first", "second"), [pair for pair in itertools.product(FORMATS, FORMATS) if pair[0] != pair[1]]
+    ("first", "second"),
+    [
+        ("e4m3", "e2m1"),
+        ("e2m1", "e5m2"),
+        *(
+            pytest.param(*pair, marks=pytest.mark.nightly)
+            for pair in (("e5m2", "e4m3"), ("e4m3", "e5m2"), ("e2m1", "e4m3"), ("e5m2", "e2m1"))
+        ),
+    ],
 )
 def test_formats_mix(first: ElementFormat, second: ElementFormat) -> None:
     """The kernel that is chosen, and K that ends within a block."""
@@ -105,8 +119,13 @@ def test_formats_mix(first: ElementFormat, second: ElementFormat) -> None:
     check(Mx(side(rng, first, 19, 1160), side(rng, second, 35, 1160)), CONFIGS["direct blocks"])
 
 
-@pytest.mark.parametrize("kind_a", KINDS)
-@pytest.mark.parametrize("kind_b", KINDS)
+@pytest.mark.parametrize(
+    ("kind_a", "kind_b"),
+    [
+        pair if pair in QUICK else pytest.param(*pair, marks=pytest.mark.nightly)
+        for pair in itertools.product(KINDS, KINDS)
+    ],
+)
 def test_kinds_of_scales(kind_a: ScaleKind, kind_b: ScaleKind) -> None:
     rng = np.random.default_rng([seed, *map(ord, kind_a + kind_b)])
     element = FORMATS[rng.integers(3)]
@@ -128,3 +147,132 @@ def quantised(rng: np.random.Generator, element: ElementFormat, rows: int, k: in
     scaled = np.clip(np.ldexp(values, -exponents.astype(np.int64)[..., None]), -largest, largest)
     codes = scaled.astype(np.float32).astype(ELEMENTS[element]).view(np.uint8).reshape(rows, k)
     return Side(element, codes, "block", (exponents + 127).astype(np.uint8))
+
+
+#: Ways of scales: byte by byte, in dwords of which lanes take a byte, packed in dwords of which MFMAs do.
+WAYS = {
+    "bytes": (MxConfig(CONFIGS["direct blocks"]), 160),
+    "dwords": (MxConfig(CONFIGS["direct blocks"]), 1024),
+    "dwords, ring": (MxConfig(CONFIGS["ring"]), 640),
+    "packed": (MxConfig(CONFIGS["ring"], packed=True), 160),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_scales_of_all_bytes(way: str) -> None:
+    """Bytes of 0 to 254, so that sums overflow, vanish or both.
+
+    float32 ends at 2^128 and has multiples of 2^-149: each of K roundings may be off by half of that, too.
+    """
+    rng = np.random.default_rng([seed, *map(ord, way)])
+    config, k = WAYS[way]
+    element = FORMATS[rng.integers(3)]
+    case = Mx(side(rng, element, 35, k, scales=(0, 255)), side(rng, element, 19, k, scales=(0, 255)), "f32")
+    out = case.run(config).out
+    exact, magnitude = reference(case)
+    error = k * 2.0**-24 * magnitude + k * 2.0**-149
+    surely = abs(exact) + error < 2.0**127
+    assert (abs(out - exact)[surely & np.isfinite(out)] <= error[surely & np.isfinite(out)]).all()
+    within = magnitude < 2.0**127  # no order of additions leaves the range
+    assert np.isfinite(out[within]).all()
+    assert not np.isfinite(out[abs(exact) - error >= 2.0**128]).any()
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_byte_of_255_makes_its_row_nan(way: str) -> None:
+    """Also where all elements of its block are zero, and only there: neighbours' bytes, and those that lie behind K, do
+    nothing."""
+    rng = np.random.default_rng([seed, *map(ord, way)])
+    config, k = WAYS[way]
+    a, b = side(rng, "e4m3", 35, k), side(rng, "e4m3", 19, k)
+    rows, columns = rng.choice(35, 3, replace=False), rng.choice(19, 2, replace=False)
+    for operand, lines in ((a, rows), (b, columns)):
+        scales = operand.scales.copy()
+        for line in lines:
+            block = rng.integers(scales.shape[1])
+            scales[line, block] = 255
+            operand.codes[line, 32 * block : 32 * block + 32] = 0
+        scales[lines[0]] = 255
+        operand.scales = scales
+        operand.__post_init__()
+    out = Mx(a, b, "f32").run(config).out
+    expected = np.zeros((35, 19), bool)
+    expected[rows], expected[:, columns] = True, True
+    assert (np.isnan(out) == expected).all()
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_zero_blocks_are_zero_whatever_their_scales(way: str) -> None:
+    rng = np.random.default_rng([seed, *map(ord, way)])
+    config, k = WAYS[way]
+    a, b = side(rng, "e2m1", 33, k, scales=(0, 255)), side(rng, "e2m1", 17, k, scales=(0, 127))
+    a = replace(a, codes=np.zeros_like(a.codes))
+    assert not Mx(a, b, "f32").run(config).out.any()
+
+
+@pytest.mark.parametrize(("first", "second"), [("e4m3", "e4m3"), ("e2m1", "e2m1"), ("e2m1", "e5m2")])
+def test_one_block_is_exact(first: ElementFormat, second: ElementFormat) -> None:
+    """A dot of 32 products of one scale, rounded once to float32, is what the documented accumulation gives."""
+    rng = np.random.default_rng([seed, *map(ord, first + second)])
+    case = Mx(side(rng, first, 33, 32), side(rng, second, 18, 32), "f32")
+    assert (case.run(MxConfig(CONFIGS["direct blocks"])).out == rounded(reference(case)[0], "f32")).all()
+
+
+@pytest.mark.parametrize(
+    ("name", "packed"),
+    [
+        ("direct split", False),
+        ("ring", False),
+        ("staggered", True),
+        *(
+            pytest.param(name, packed, marks=pytest.mark.nightly)
+            for name, packed in (("ring split", False), ("ring split", True), ("staggered", False))
+        ),
+    ],
+)
+def test_wave_order_does_not_matter_and_sanitizers_are_quiet(name: str, packed: bool) -> None:
+    rng = np.random.default_rng([seed, *map(ord, name)])
+    config = MxConfig(CONFIGS[name], packed)
+    element: ElementFormat = rng.choice(["e4m3", "e2m1"])
+    case = Mx(side(rng, element, 70, 1184, misalign=0), side(rng, element, 90, 1184), "f32")
+    results = [case.run(config, order, sanitize="all") for order in ("lockstep", "serial", int(seed % 100))]
+    assert not any(result.findings for result in results)
+    assert all((result.stored.buffer == results[0].stored.buffer).all() for result in results[1:])
+
+
+def test_epilogue() -> None:
+    """A bias, relu and a residual, in that order, in results of float32."""
+    rng = np.random.default_rng([seed])
+    case = Mx(
+        side(rng, "e2m1", 37, 256, scales=(125, 130)),
+        side(rng, "e4m3", 40, 256, "row", scales=(125, 130)),
+        "bf16",
+        bias=100 * rng.standard_normal(40),
+        residual=100 * rng.standard_normal((37, 40)),
+        epilogue=Epilogue(activation="relu", residual=True, out_dtype="f32"),
+    )
+    assert case.bias is not None
+    assert case.residual is not None
+    sums, magnitude = reference(case)
+    exact = np.maximum(sums + rounded(case.bias, "bf16"), 0) + rounded(case.residual, "bf16")
+    error = 259 * 2.0**-24 * (magnitude + abs(case.bias) + abs(case.residual))
+    assert (abs(case.run(MxConfig(CONFIGS["direct blocks"])).out - exact) <= error).all()
+
+
+@pytest.mark.parametrize(
+    ("rows", "blocks", "slices", "align"), [(130, 48, 2, 16), (70, 33, 1, 1), (3, 300, 1, 4)]
+)
+def test_packing(rows: int, blocks: int, slices: int, align: int) -> None:
+    rng = np.random.default_rng([seed, rows])
+    packing = mx.Packing(rows, blocks, slices, align)
+    scales = rng.integers(0, 256, (rows, blocks)).astype(np.uint8)
+    found = np.full(packing.bytes, 9, np.uint8)
+    compiled, geometry, memory = compile_kernel(pack.kernel(packing)), pack.launch(packing), emulator.Memory()
+    pointers = {
+        "scales": memory.register(scales.reshape(-1), writable=False),
+        "packed": memory.register(found),
+    }
+    kernel = emulator.load(compiled.elf).kernels[compiled.symbol]
+    kernarg = compiled.kernarg.pack({**pointers, **packing.numbers})
+    emulator.launch(kernel, geometry.grid, geometry.block, kernarg, memory)
+    assert (found == emulated_mx_gemm.packed(scales, packing)).all()
