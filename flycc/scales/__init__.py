@@ -1,1 +1,1 @@
-"""Where a block scale may stand in a product without changing a bit of the result: bounds, guards and their proofs."""
+"""Where a block scale may stand in a product without changing a bit of the result: bounds and guards."""
