@@ -11,6 +11,14 @@ from flycc.dialects.base import load
 from flycc.dialects.gemm import GemmOp, build_gemm
 from flycc.dialects.grouped_gemm import GroupedGemmOp, build_grouped_gemm
 from flycc.dialects.rms_norm import RmsNormBackwardOp, RmsNormOp, build_rms_norm, build_rms_norm_backward
+from flycc.dialects.scale_guard import (
+    ScaleGuardOp,
+    VersionedOp,
+    build_scale_guard,
+    build_versioned,
+    build_yield,
+    yielded,
+)
 from flycc.dialects.scaled_gemm import ScaledGemmOp, build_scaled_gemm
 from flycc.dialects.scaled_grouped_gemm import ScaledGroupedGemmOp, build_scaled_grouped_gemm
 from flycc.dialects.topk import TopkOp, build_topk
@@ -20,18 +28,24 @@ __all__ = [
     "GroupedGemmOp",
     "RmsNormBackwardOp",
     "RmsNormOp",
+    "ScaleGuardOp",
     "ScaledGemmOp",
     "ScaledGroupedGemmOp",
     "TopkOp",
+    "VersionedOp",
     "build_gemm",
     "build_grouped_gemm",
     "build_rms_norm",
     "build_rms_norm_backward",
+    "build_scale_guard",
     "build_scaled_gemm",
     "build_scaled_grouped_gemm",
     "build_topk",
+    "build_versioned",
+    "build_yield",
     "load",
     "problem",
+    "yielded",
 ]
 
 _PROBLEMS: dict[type, Callable[[Any], Problem]] = {

@@ -66,7 +66,10 @@ def compile_aten(
     """Compile one ATen graph of AOTAutograd: match, rebuild, and leave the rest to the fallback."""
     with phase("import, match, rebuild"):
         rebuilt, report = frontend.compile_graph(
-            gm, example_inputs, serve=functools.partial(serve, autotune=options.autotune)
+            gm,
+            example_inputs,
+            serve=functools.partial(serve, autotune=options.autotune),
+            relaxed_scales=options.scale_placement == "relaxed",
         )
     add_graph(kind, report)
     if report.failure:

@@ -13,6 +13,7 @@ from flycc.tuning import Autotune
 Fallback = Literal["eager", "inductor"]
 Target = Literal["gfx950"]
 Mx = Literal["mxfp8", "mxfp4"]
+ScalePlacement = Literal["exact", "relaxed"]
 
 
 class OptionError(FlyccError, ValueError):
@@ -34,6 +35,9 @@ class Options:
     `mx`: run linear layers in this MX format, weights and activations, where no gradient is needed. See docs/mx.md.
     `mx_keep`: names of modules, or patterns of them as of files ("model.layers.0", "*.down_proj"), whose linear layers
     stay as they are.
+    `scale_placement`: where block scales of products may stand. "exact": elsewhere than where the graph has them only
+    if that provably keeps all bits, which is asked at run time where it depends on the scales. "relaxed": where kernels
+    are fastest; results may differ by rounding. See docs/scale-placement.md.
     """
 
     target: Target = "gfx950"
@@ -42,6 +46,7 @@ class Options:
     autotune: Autotune = "table"
     mx: Mx | None = None
     mx_keep: tuple[str, ...] = ()
+    scale_placement: ScalePlacement = "exact"
 
     @classmethod
     def parse(cls, options: Mapping[str, Any] | None = None, mode: str | None = None) -> Options:
@@ -80,6 +85,7 @@ _CHOICES: dict[str, tuple[Any, ...]] = {
     "strict": (True, False),
     "autotune": get_args(Autotune),
     "mx": (None, *get_args(Mx)),
+    "scale_placement": get_args(ScalePlacement),
 }
 
 

@@ -7,7 +7,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import torch
@@ -16,8 +16,9 @@ from torch._dynamo.utils import counters
 
 from flycc.contracts import Reason
 from flycc.frontend.report import Report
-from flycc.runtime import refusals
+from flycc.runtime import refusals, scale_guard
 from flycc.runtime.devices import device_for
+from flycc.scales.ranges import Range
 
 _active: list[Record] = []
 _lock = threading.Lock()
@@ -37,6 +38,26 @@ class Graph:
         return {"kind": self.kind, **self.report.to_json()}
 
 
+@dataclass(slots=True)
+class GuardCount:
+    """How often a product's scale guard held and failed at run time, and between which bytes it saw the scales."""
+
+    held: int = 0
+    failed: int = 0
+    a: Range | None = None
+    b: Range | None = None
+
+    def add(self, verdict: scale_guard.Verdict) -> None:
+        """Count one more verdict."""
+        self.held += verdict.holds
+        self.failed += not verdict.holds
+        self.a = verdict.a if self.a is None else self.a | verdict.a
+        self.b = verdict.b if self.b is None else self.b | verdict.b
+
+    def __str__(self) -> str:
+        return f"held {self.held} times, failed {self.failed} times; bytes of a in {self.a}, of b in {self.b}"
+
+
 @dataclass
 class Record:
     """All graphs compiled, and all launches refused, while it was collecting.
@@ -44,13 +65,14 @@ class Record:
     `phase_seconds` is wall time by phase of our own pipeline; `compile_seconds` is the whole of compilation, with
     Dynamo's and AOTAutograd's share. `notes` counts what kept code from larger graphs or better ops: Dynamo's graph
     breaks, and loops over experts that stay loops. `device` is the name of the device that CPU tensors' kernels run
-    on.
+    on. `scale_guards` are the verdicts of guards by the name of the product's node.
     """
 
     device: str
     graphs: list[Graph] = field(default_factory=list)
     launch_refusals: dict[Reason, int] = field(default_factory=dict)
     notes: dict[Reason, int] = field(default_factory=dict)
+    scale_guards: dict[str, GuardCount] = field(default_factory=lambda: defaultdict(GuardCount))
     phase_seconds: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     compile_seconds: float = 0.0
 
@@ -82,6 +104,7 @@ class Record:
             "families": self.families(),
             "launch_refusals": _counted(self.launch_refusals),
             "notes": _counted(self.notes),
+            "scale_guards": {product: asdict(count) for product, count in self.scale_guards.items()},
             "phase_s": dict(self.phase_seconds),
             "compile_s": self.compile_seconds,
         }
@@ -126,12 +149,15 @@ def collect() -> Iterator[Record]:
     def on_refusal(reason: Reason) -> None:
         record.launch_refusals[reason] = record.launch_refusals.get(reason, 0) + 1
 
+    def on_verdict(verdict: scale_guard.Verdict) -> None:
+        record.scale_guards[verdict.product].add(verdict)
+
     callback_handler.register_start_callback(on_start)
     callback_handler.register_end_callback(on_end)
     with _lock:
         _active.append(record)
     try:
-        with refusals.listening(on_refusal):
+        with refusals.listening(on_refusal), scale_guard.listening(on_verdict):
             yield record
     finally:
         with _lock:

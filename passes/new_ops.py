@@ -18,17 +18,22 @@ _FLOAT32 = 6
 
 def new_op(name: str, operands: Sequence[ir.Value], dims: Dims, dtype: str, before: ir.Operation) -> ir.Value:
     """The result, a tensor of `dims` and the MLIR type `dtype`, of a new `torch.aten.<name>` in front of `before`."""
-    sizes = ",".join(str(dim) if isinstance(dim, int) else "?" for dim in dims)
     with before.context, before.location:
         op = ir.Operation.create(
             f"torch.aten.{name}",
-            [ir.Type.parse(f"!torch.vtensor<[{sizes}],{dtype}>")],
+            [tensor_type(dims, dtype, before)],
             list(operands),
             ip=ir.InsertionPoint(before),
         )
         if any(isinstance(dim, str) for dim in dims) and None not in dims:
             op.attributes[SHAPE_ATTR] = ir.ArrayAttr.get([ir.StringAttr.get(str(dim)) for dim in dims])
     return op.results[0]
+
+
+def tensor_type(dims: Dims, dtype: str, near: ir.Operation) -> ir.Type:
+    """The type of a tensor of the MLIR type `dtype`, in the context of `near`."""
+    sizes = ",".join(str(dim) if isinstance(dim, int) else "?" for dim in dims)
+    return ir.Type.parse(f"!torch.vtensor<[{sizes}],{dtype}>", near.context)
 
 
 def widened(value: ir.Value, before: ir.Operation) -> ir.Value:

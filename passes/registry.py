@@ -14,6 +14,7 @@ from flycc.passes.match_rms_norm import match_rms_norm
 from flycc.passes.match_scaled_gemm import match_scaled_gemm
 from flycc.passes.match_scaled_grouped_gemm import match_scaled_grouped_gemm
 from flycc.passes.match_topk import match_topk
+from flycc.passes.place_scales import place_scales
 
 #: A pass rewrites the module it is given in place. The first line of its docstring says what it does.
 Pass = Callable[[ir.Operation], None]
@@ -29,6 +30,8 @@ PASSES: Mapping[str, Pass] = {
     "match-topk": match_topk,
     "fuse-cast": fuse_cast,
     "flycc-dce": flycc_dce,
+    # Forms in regions of their own come last: no pass looks for more to raise in them.
+    "place-scales": place_scales,
 }
 
 #: Every pass.

@@ -133,6 +133,8 @@ def show(record: Any) -> None:
             )
             fused = "".join(f" + {target}" for target in candidate.fused)
             text = f"{candidate.target}{fused} {candidate.shapes}\n-> {outcome}"
+            if candidate.placement:
+                text += f"\nscales: {candidate.placement}"
             counts[text] = counts.get(text, 0) + 1
         table(
             f"graph {number} ({graph.kind}): {len(graph.report.nodes)} candidate ops",
@@ -146,6 +148,8 @@ def show(record: Any) -> None:
         if graph.report.failure:
             console.print(f"the whole graph runs on PyTorch: {graph.report.failure}")
         console.print()
+    for product, verdicts in record.scale_guards.items():
+        console.print(f"scale guard of {product}: {verdicts}")
     for reason, count in record.launch_refusals.items():
         console.print(f"{count} launches left to PyTorch: {reason}")
     for reason, count in record.notes.items():

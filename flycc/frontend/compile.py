@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from torch.fx import GraphModule
-from torch_mlir.ir import Context
+from torch_mlir.ir import Context, StringAttr
 
 from flycc import dialects
 from flycc.contracts import FlyccError, Reason
@@ -14,10 +14,15 @@ from flycc.frontend.importer import import_graph
 from flycc.frontend.rebuild import Serve, keep_apart, pass_refusals, rebuild_graph
 from flycc.frontend.report import Report, report_failure, report_graph
 from flycc.passes.pipeline import run_pipeline
+from flycc.passes.place_scales import MODE_ATTR
 
 
 def compile_graph(
-    gm: GraphModule, example_inputs: Sequence[Any], *, serve: Serve = lambda problem, device: None
+    gm: GraphModule,
+    example_inputs: Sequence[Any],
+    *,
+    serve: Serve = lambda problem, device: None,
+    relaxed_scales: bool = False,
 ) -> tuple[GraphModule, Report]:
     """The graph of `gm` with kernel calls for what kernels serve, and what became of every candidate.
 
@@ -25,12 +30,14 @@ def compile_graph(
     nodes' fake values in `meta["val"]`. It is not changed; where it cannot be imported or rebuilt it is
     returned as it is and the report's `failure` says why. `example_inputs` are there for the backend
     protocol: all that is needed is in the metadata. `serve` says why a kernel cannot serve a matched op whose
-    tensors are on a device, or None if it can.
+    tensors are on a device, or None if it can. `relaxed_scales` says that block scales may be moved without a proof.
     """
     try:
         apart: dict[str, Reason] = {}
         while True:
             module = import_graph(gm, dialects.load(Context()))
+            if relaxed_scales:
+                module.operation.attributes[MODE_ATTR] = StringAttr.get("relaxed", module.context)
             keep_apart(module, apart.keys())
             run_pipeline(module)
             rebuilt, matches = rebuild_graph(gm, module, serve)

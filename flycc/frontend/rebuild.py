@@ -10,20 +10,21 @@ from __future__ import annotations
 import copy
 import operator
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch.fx import GraphModule, Node
+from torch.fx import Graph, GraphModule, Node
 from torch_mlir.dialects import func
 from torch_mlir.ir import BlockArgument, Module, Operation, OpView, UnitAttr, Value
 
 from flycc.contracts import FlyccError, Problem, Reason
-from flycc.dialects import problem
+from flycc.dialects import ScaleGuardOp, VersionedOp, problem
 from flycc.dialects.base import Flycc
 from flycc.dialects.sizes import known
 from flycc.dialects.tensor import SHAPE_ATTR, SHAPES_ATTR
 from flycc.frontend.calls import (
+    Operand,
     call,
     called,
     has_layout,
@@ -35,9 +36,12 @@ from flycc.frontend.calls import (
 )
 from flycc.frontend.families import FAMILY_OF_PROBLEM, family_of
 from flycc.frontend.nodes import is_impure, mutates
+from flycc.frontend.versions import form, guarded_form, versioned
 from flycc.passes.epilogues import FUSED_ATTR, UNFUSED_ATTR
 from flycc.passes.matching import CONSUMED_ATTR, REASON_ATTR, REASON_CODE_ATTR, RESULTS_ATTR
+from flycc.passes.place_scales import PLACEMENT_ATTR
 from flycc.passes.torch_ir import NODE_ATTR, nested_ops, node_name
+from flycc.passes.versioning import FEEDING_ATTR
 
 #: Why no kernel can serve a problem with tensors on a device, or None.
 Serve = Callable[[Problem, torch.device], Reason | None]
@@ -53,6 +57,7 @@ class Match:
 
     `kernel` is the op called, `family` and `problem` (in one line) what it serves, `node` the one of the
     replaced nodes `consumed` that stands for all. `fused` are those of them that became a product's epilogue.
+    `placement` says of a product of scaled operands where its scales are and why.
     """
 
     kernel: str
@@ -62,6 +67,7 @@ class Match:
     consumed: frozenset[str]
     reason: Reason | None = None
     fused: tuple[str, ...] = ()
+    placement: str = ""
 
 
 def rebuild_graph(gm: GraphModule, module: Module, serve: Serve) -> tuple[GraphModule, list[Match]]:
@@ -75,24 +81,65 @@ def rebuild_graph(gm: GraphModule, module: Module, serve: Serve) -> tuple[GraphM
     matches: list[Match] = []
     for op in nested_ops(module.operation):
         view = op.opview
-        if isinstance(view, Flycc.Operation):
-            consumed = frozenset(name.value for name in op.attributes[CONSUMED_ATTR])
-            face, posed = rebuilding.face(op, consumed), problem(view)
-            reason = rebuilding.refusal(view, consumed) or serve(posed, rebuilding.device(op))
-            if reason is None:
-                rebuilding.replace(view)
-            family = FAMILY_OF_PROBLEM[type(posed)]
-            fused = (
-                tuple(name.value for name in op.attributes[FUSED_ATTR]) if FUSED_ATTR in op.attributes else ()
-            )
-            matches.append(Match(called(view), family, str(posed), face, consumed, reason, fused))
+        if op.parent is not None and isinstance(op.parent.opview, VersionedOp):
+            continue  # served with the whole
+        if isinstance(view, VersionedOp):
+            matches.append(_rebuild_versioned(rebuilding, view, serve))
+        elif isinstance(view, Flycc.Operation) and not isinstance(view, ScaleGuardOp):
+            matches.append(_rebuild(rebuilding, view, serve))
         elif isinstance(view, func.ReturnOp):
             rebuilding.check_outputs(op)
     rebuilding.erase_dead(frozenset().union(*(m.consumed for m in matches if m.reason is None)))
     graph.lint()
-    rebuilt = GraphModule(gm, graph)
+    if rebuilding.bodies:
+        # With a dict for a root, what the graph's get_attr nodes name comes from there.
+        targets = {str(node.target) for node in graph.find_nodes(op="get_attr")} - rebuilding.bodies.keys()
+        attributes = {target: operator.attrgetter(target)(gm) for target in targets}
+        rebuilt = GraphModule({**attributes, **rebuilding.bodies}, graph)
+    else:
+        rebuilt = GraphModule(gm, graph)
     rebuilt.meta = dict(gm.meta)
     return rebuilt, matches
+
+
+def _rebuild(rebuilding: _Rebuilding, op: OpView, serve: Serve) -> Match:
+    """Replaces what `op` matches by its call, if it may and a kernel serves it."""
+    operation = op.operation
+    consumed = _names(operation, CONSUMED_ATTR)
+    face, posed = rebuilding.face(operation, consumed), problem(op)
+    reason = rebuilding.refusal(op, consumed) or serve(posed, rebuilding.device(operation))
+    if reason is None:
+        rebuilding.replace(op)
+    family, attributes = FAMILY_OF_PROBLEM[type(posed)], operation.attributes
+    fused = tuple(name.value for name in attributes[FUSED_ATTR]) if FUSED_ATTR in attributes else ()
+    placement = _placement(operation)
+    return Match(called(op), family, str(posed), face, consumed, reason, fused, placement)
+
+
+def _rebuild_versioned(rebuilding: _Rebuilding, op: VersionedOp, serve: Serve) -> Match:
+    """Replaces what is written by both forms of it, or by that form alone that a kernel serves."""
+    operation = op.operation
+    guarded, written = form(op.guarded), form(op.written)
+    consumed = _names(operation, CONSUMED_ATTR)
+    face, posed = rebuilding.face(operation, consumed), problem(guarded)
+    consumed |= _names(operation, FEEDING_ATTR)
+    device = rebuilding.device(operation)
+    reason = rebuilding.refusal(op, consumed) or serve(posed, device)
+    if reason is not None:
+        return replace(_rebuild(rebuilding, written, serve), placement=f"as written: {reason.sentence}")
+    rebuilding.replace_versioned(op, consumed, face, serve(problem(written), device) is None)
+    family = FAMILY_OF_PROBLEM[type(posed)]
+    placement = _placement(operation)
+    return Match(called(guarded), family, str(posed), face, consumed, placement=placement)
+
+
+def _names(op: Operation, attribute: str) -> frozenset[str]:
+    """The FX nodes that an attribute lists."""
+    return frozenset(name.value for name in op.attributes[attribute])
+
+
+def _placement(op: Operation) -> str:
+    return op.attributes[PLACEMENT_ATTR].value if PLACEMENT_ATTR in op.attributes else ""
 
 
 def keep_apart(module: Module, names: Collection[str]) -> None:
@@ -122,6 +169,8 @@ class _Rebuilding:
         self._placeholders = [node for node in copied if node.op == "placeholder"]
         self._writers = [node for node in copied if mutates(node)]
         self._results: dict[tuple[Node, int], list[Node]] = {}
+        #: Graph modules that the graph refers to by these names.
+        self.bodies: dict[str, GraphModule] = {}
         for node in copied:
             if node.target is operator.getitem and isinstance(node.args[0], Node):
                 self._results.setdefault((node.args[0], node.args[1]), []).append(node)
@@ -163,6 +212,29 @@ class _Rebuilding:
 
     def replace(self, op: OpView) -> None:
         """Puts the call of the match `op` in front of its roots, which become its results."""
+        self._replace(op, lambda graph, operand: call(graph, op, operand, self._layout(op)))
+
+    def replace_versioned(
+        self, op: VersionedOp, consumed: frozenset[str], product: str, written: bool
+    ) -> None:
+        """Puts both forms of `op` in front of its root, or without a guard the guarded one.
+
+        `written` says that a kernel serves what is written. `product` names the match where its guard is counted.
+        """
+        [[root]] = self._roots(op.operation)
+
+        def forms(graph: Graph, operand: Operand) -> list[Node]:
+            if op.guard is None:
+                return [guarded_form(op, graph, operand)]
+            inner = [self._node(name) for name in consumed]
+            taken, bodies = versioned(op, root, operand, inner, written, product)
+            self.bodies |= bodies
+            return [taken]
+
+        self._replace(op, forms)
+
+    def _replace(self, op: OpView, make: Callable[[Graph, Operand], list[Node]]) -> None:
+        """Puts what `make` inserts, given where operands are found, in front of the roots of `op`."""
         roots = self._roots(op.operation)
         first = min((root for group in roots for root in group), key=self._position.__getitem__)
 
@@ -178,7 +250,7 @@ class _Rebuilding:
             return node
 
         with first.graph.inserting_before(first):
-            results = call(first.graph, op, operand, self._layout(op))
+            results = make(first.graph, operand)
         for group, result in zip(roots, results, strict=True):
             for root in group:
                 with first.graph.inserting_before(root):

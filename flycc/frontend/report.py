@@ -32,7 +32,8 @@ class Candidate:
     (`cond.true_graph_0.mm`). `shapes` holds its operand and result types in text, `kernel` the custom op that
     now computes it, `problem` the kernel's problem in one line, `count` how many FX nodes that op stands for: 0 for
     the second product of a gated one, for which the first stands. `fused` are the targets of the nodes that became a
-    product's epilogue, in their order. Either `kernel` or `reason` is None.
+    product's epilogue, in their order. `placement` says of a product of scaled operands where its scales stand, within
+    which bounds, and why. Either `kernel` or `reason` is None.
     """
 
     node: str
@@ -44,6 +45,7 @@ class Candidate:
     problem: str = ""
     count: int = 1
     fused: tuple[str, ...] = ()
+    placement: str = ""
 
 
 @dataclass(slots=True)
@@ -146,11 +148,11 @@ def _candidate(
     result = ", ".join(tensor_text(item) for item in results if isinstance(item, torch.Tensor))
     described = (name, family, target_name(node), f"{operands} -> {result}")
     if match is not None and match.reason is not None:
-        return Candidate(*described, None, match.reason)
+        return Candidate(*described, None, match.reason, placement=match.placement)
     if match is not None:
         count = len(match.consumed) if match.node == name else 0
         fused = tuple(targets[node] for node in reversed(match.fused))
-        return Candidate(*described, match.kernel, None, match.problem, count, fused)
+        return Candidate(*described, match.kernel, None, match.problem, count, fused, match.placement)
     if family in CALLED_FAMILIES:
         assert isinstance(node.target, torch._ops.OpOverload)
         return Candidate(*described, node.target._schema.name, None, "called as it is")

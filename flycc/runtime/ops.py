@@ -34,6 +34,7 @@ from flycc.runtime import (  # noqa: F401 (some only define operators)
     refusals,
     rms_norm,
     rms_norm_mx,
+    scale_guard,
     scaled_gemm,
     scaled_grouped_gemm,
     topk,

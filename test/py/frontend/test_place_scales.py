@@ -1,0 +1,231 @@
+"""Products of dequantised operands: which forms get a scaled product behind a guard, and that no bit changes by it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+import flycc
+from flycc.frontend.report import Candidate
+
+BF16, F16, F32 = torch.bfloat16, torch.float16, torch.float32
+E8M0, E4M3 = torch.float8_e8m0fnu, torch.float8_e4m3fn
+K = 96
+Side = tuple[Tensor, Tensor]
+
+
+def scales(*shape: int, low: int, high: int) -> Tensor:
+    return torch.randint(low, high + 1, shape, dtype=torch.uint8).view(E8M0)
+
+
+def fp4(*rows: int, low: int = 124, high: int = 128) -> Side:
+    """Any elements of e2m1, two a byte, and their scales."""
+    data = torch.randint(0, 256, (*rows, K // 2), dtype=torch.uint8)
+    return data.view(torch.float4_e2m1fn_x2), scales(*rows, K // 32, low=low, high=high)
+
+
+def fp8(*rows: int) -> Side:
+    return torch.randn(*rows, K).to(E4M3), scales(*rows, K // 32, low=120, high=130)
+
+
+def mx(side: Side, dtype: torch.dtype = BF16) -> Tensor:
+    return torch.ops.flycc.mx_dequantize(*side, dtype=dtype)
+
+
+def spread(side: Side, dtype: torch.dtype = BF16) -> Tensor:
+    data, scale = side
+    wide = data.to(dtype).unflatten(-1, (-1, 32)) * scale.to(dtype)[..., None]
+    return wide.flatten(-2)
+
+
+def repeated(side: Side, dtype: torch.dtype = BF16) -> Tensor:
+    data, scale = side
+    return (data.float() * scale.float().repeat_interleave(32, -1)).to(dtype)
+
+
+def expanded(side: Side, dtype: torch.dtype = BF16) -> Tensor:
+    data, scale = side
+    each = scale.to(dtype).unsqueeze(-1).expand(*scale.shape, 32).reshape(data.shape)
+    return each * data.to(dtype)
+
+
+def compiled(fn: Callable[..., Any], *inputs: Any, **options: Any) -> tuple[Any, flycc.Record, Candidate]:
+    """The result of the compiled function, what was recorded, and what became of its one product."""
+    record = flycc.explain(fn, *inputs, options=options)
+    [product] = [c for graph in record.graphs for c in graph.report.nodes if "mm" in c.target]
+    torch._dynamo.reset()
+    return torch.compile(fn, backend="flycc", options=options)(*inputs), record, product
+
+
+def same_bits(left: Tensor, right: Tensor) -> bool:
+    """All NaNs are one, and so are zeros: a matrix unit may make +0 of a sum of -0 alone."""
+    return left.dtype == right.dtype and torch.equal(left.nan_to_num(1.5) + 0.0, right.nan_to_num(1.5) + 0.0)
+
+
+@pytest.mark.parametrize("dtype", [BF16, F16], ids=str)
+def test_near_scales_are_left_to_the_mfma(dtype: torch.dtype) -> None:
+    a, b = fp4(2, 5), fp4(16)
+
+    def product(a: Side, b: Side) -> Tensor:
+        return F.linear(mx(a, dtype), mx(b, dtype))
+
+    result, record, candidate = compiled(product, a, b)
+    assert same_bits(result, product(a, b))
+    assert candidate.kernel == "flycc::scaled_gemm"
+    assert "operand (from element, tree any), where " in candidate.placement
+    assert [count.held for count in record.scale_guards.values()] == [1]
+
+
+def test_far_scales_are_multiplied_as_written() -> None:
+    """Sums that round in one order and not in another: the guard must fail, and what PyTorch computes must come."""
+    a, b = fp4(5, low=100, high=150), fp4(16)
+
+    def product(a: Side, b: Side) -> Tensor:
+        return F.linear(mx(a), mx(b))
+
+    result, record, candidate = compiled(product, a, b)
+    [count] = record.scale_guards.values()
+    assert (count.held, count.failed) == (0, 1)
+    assert count.a is not None
+    assert count.a.lo < 110 < 140 < count.a.hi
+    exact = mx(a, torch.float32).double() @ mx(b, torch.float32).double().T
+    assert (
+        (result - exact).abs()
+        <= exact.abs() * 2**-8 + (mx(a).abs().double() @ mx(b).abs().double().T) * 2**-20
+    ).all()
+    assert candidate.kernel == "flycc::scaled_gemm"
+
+
+def test_one_graph_takes_either_form() -> None:
+    def product(a: Side, b: Side) -> Tensor:
+        return F.linear(mx(a), mx(b)).relu()
+
+    step = torch.compile(product, backend="flycc")
+    b = fp4(16)
+    with flycc.record.collect() as record:
+        for low, high in ((124, 126), (100, 150), (124, 126)):
+            a = fp4(5, low=low, high=high)
+            step(a, b)
+    [count] = record.scale_guards.values()
+    assert (count.held, count.failed) == (2, 1)
+    assert len(record.graphs) == 1
+
+
+def test_nan_scales_make_nan_in_both_forms() -> None:
+    a, b = fp4(5), fp4(16)
+    a[1].view(torch.uint8)[2, 1] = 255
+
+    def product(a: Side, b: Side) -> Tensor:
+        return F.linear(mx(a), mx(b))
+
+    result, record, _ = compiled(product, a, b)
+    [count] = record.scale_guards.values()
+    assert count.held == 1
+    assert result[2].isnan().all()
+    assert same_bits(result, product(a, b))
+
+
+def test_epilogues_go_with_both_forms() -> None:
+    a, b, bias, residual = fp4(2, 5), fp4(16), torch.randn(16).to(BF16), torch.randn(2, 5, 16).to(BF16)
+
+    def product(a: Side, b: Side, bias: Tensor, residual: Tensor) -> Tensor:
+        return residual + F.linear(mx(a), mx(b), bias).relu()
+
+    result, _, candidate = compiled(product, a, b, bias, residual)
+    assert candidate.kernel == "flycc::scaled_gemm"
+    assert "+bias" in candidate.problem
+    assert "relu" in candidate.problem
+    exact = mx(a, F32).double() @ mx(b, F32).double().T + bias.double()
+    exact = exact.relu() + residual.double()
+    assert ((result - exact).abs() <= exact.abs() * 2**-8).all()
+
+
+def test_activations_quantised_in_the_graph_say_their_range() -> None:
+    x, b = torch.randn(5, K).to(BF16), fp4(16)
+
+    def product(x: Tensor, b: Side) -> Tensor:
+        data, scale, _ = torch.ops.flycc.mx_quantize(x, format="e2m1")
+        return F.linear(mx((data, scale)), mx(b))
+
+    result, record, _ = compiled(product, x, b)
+    [count] = record.scale_guards.values()
+    assert count.a is not None
+    assert 120 <= count.a.lo <= count.a.hi <= 128
+    assert same_bits(result, product(x, b))
+
+
+@pytest.mark.parametrize("write", [mx, spread, repeated, expanded])
+@pytest.mark.parametrize("transposed", [False, True])
+def test_ways_to_write_it_are_read_in_relaxed_mode(write: Callable[[Side], Tensor], transposed: bool) -> None:
+    """fp8 sums round, so that only the relaxed mode may; against float64, to within the one rounding and float32's."""
+    a, b = fp8(2, 5), fp8(16)
+
+    def product(a: Side, b: Side) -> Tensor:
+        left, right = write(a), write(b)
+        return left @ right.t() if transposed else F.linear(left, right)
+
+    exact, bound = (
+        f(mx(a, F32).double()) @ f(mx(b, F32).double()).T for f in (lambda t: t, torch.Tensor.abs)
+    )
+    result, record, candidate = compiled(product, a, b, scale_placement="relaxed")
+    assert candidate.kernel == "flycc::scaled_gemm"
+    assert "relaxed: no proof of equal bits" in candidate.placement
+    assert not record.scale_guards
+    assert ((result - exact).abs() <= exact.abs() * 2**-8 + bound * K * 2**-24).all()
+    result, _, candidate = compiled(product, a, b)
+    assert candidate.kernel == "flycc::gemm"
+    assert "depend on their order" in candidate.placement
+    assert (
+        same_bits(result, product(a, b))
+        or ((result - exact).abs() <= exact.abs() * 2**-8 + bound * K * 2**-24).all()
+    )
+
+
+def test_scales_that_are_no_blocks_along_k_stay() -> None:
+    """One scale for each 32 rows: written alike, but no MFMA's operand."""
+    a, b = torch.randn(32, K).to(E4M3), fp8(16)
+    column = scales(1, K, low=120, high=130)
+
+    def product(a: Tensor, column: Tensor, b: Side) -> Tensor:
+        return F.linear(a.to(BF16) * column.to(BF16), spread(b))
+
+    _, _, candidate = compiled(product, a, column, b, scale_placement="relaxed")
+    assert candidate.kernel == "flycc::gemm"
+    assert candidate.placement.startswith("as written: a is not row-major")
+
+
+def test_dynamic_rows_do_not_recompile() -> None:
+    b = fp4(16)
+
+    def product(a: Side, b: Side) -> Tensor:
+        return F.linear(mx(a), mx(b))
+
+    step = torch.compile(product, backend="flycc")
+    with flycc.record.collect() as record:
+        for rows in (3, 7, 12):
+            a = fp4(2, rows)
+            for part in a:
+                torch._dynamo.mark_dynamic(part, 1)
+            assert same_bits(step(a, b), product(a, b))
+    assert len(record.graphs) == 1
+    [count] = record.scale_guards.values()
+    assert count.held == 3
+
+
+def test_inductor_takes_both_forms() -> None:
+    b = fp4(16)
+
+    def product(a: Side, b: Side) -> Tensor:
+        return F.linear(mx(a), mx(b)).abs()
+
+    step = torch.compile(product, backend="flycc", options={"fallback": "inductor"})
+    with flycc.record.collect() as record:
+        for high in (126, 150):
+            a = fp4(5, low=124, high=high)
+            step(a, b)
+    assert [(count.held, count.failed) for count in record.scale_guards.values()] == [(1, 1)]
