@@ -26,7 +26,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--full",
         action="store_true",
-        help="every format, size, tree and mode by both solvers (about ten minutes; default: the tests' half minute)",
+        help="every format, size, tree and mode, by two solvers: some five minutes (default: a selection of them)",
     )
     parser.add_argument(
         "--json", metavar="FILE", help="also write every query's row as JSON ('-': standard output alone)"

@@ -32,7 +32,7 @@ class Leaves(Enum):
 
     ELEMENTS = "elements"  # exactly the products of two elements
     SUPERSET = "superset"  # every multiple of 2^-q up to P
-    LEAST = "least"  # 0, and the two of the least size
+    LEAST = "least"  # 0, and in the first four leaves the two of the least size
     GREATEST = "greatest"  # 0, the greatest, and the most negative
 
 
@@ -50,8 +50,8 @@ class Query:
     `inner` is any exponent from `low` to `high`. `lemmas` states the bounds of every node that follow from those of its
     children, which a solver finds by itself, but slowly.
 
-    Raises ValueError for what the machine has not: products rounded below 2^-149 over a range of exponents, of a
-    superset, with flushing, or with a result that is rounded once more.
+    Raises ValueError for what the machine has not: products rounded below 2^-149 or flushed over a range of exponents,
+    rounded ones of a superset or with flushing, or results that are rounded once more.
     """
 
     a: Format
@@ -66,13 +66,15 @@ class Query:
     lemmas: bool = True
 
     def __post_init__(self) -> None:
-        finest = product_q(self.a, self.b) - 149
-        low, final = self.low, self.low + self.outer
-        rounds = low < finest
-        if (rounds and (low != self.high or self.leaves is Leaves.SUPERSET or self.flush)) or final < min(
-            low, finest
+        finest = product_q(self.a, self.b) - 149  # below it products round, and results too
+        one = self.low == self.high
+        rounds, flushes = self.low < finest, self.flush and self.low < finest + 23
+        if (
+            (rounds and (not one or self.flush or self.leaves is Leaves.SUPERSET))
+            or (flushes and not one)
+            or self.low + self.outer < min(self.low, finest)
         ):
-            raise ValueError(f"{self}: subnormal rounding that the machine does not have")
+            raise ValueError(f"{self}: subnormal numbers that the machine does not have")
 
     def script(self) -> str:
         """The assertions, which hold together where the two differ."""
@@ -235,7 +237,9 @@ class _Script:
             n = self.declare("Int", f"p{i}")
             self.require(f"(=> {minus} (<= {n} 0))")
             self.require(f"(=> (not {minus}) (>= {n} 0))")
-            if query.leaves is not Leaves.SUPERSET:
+            if query.leaves is Leaves.LEAST and i >= 4:
+                self.require(f"(and (= {n} 0) (not {minus}))")
+            elif query.leaves is not Leaves.SUPERSET:
                 self.require(f"(or (= {n} 0) {' '.join(f'(= {n} {_number(x)})' for x in self.values())})")
         self.bound(n, self.greatest)
         return n, self.define("Bool", f"(and {minus} (= {n} 0))")

@@ -115,10 +115,12 @@ def test_what_a_model_must_show() -> None:
 
 
 def test_what_the_machine_has_not() -> None:
-    with pytest.raises(ValueError, match="subnormal rounding"):
+    with pytest.raises(ValueError, match="subnormal numbers"):
         Query(E2M1, E2M1, Tree("chain", 2), -148, 3, leaves=Leaves.ELEMENTS)
-    with pytest.raises(ValueError, match="subnormal rounding"):
+    with pytest.raises(ValueError, match="subnormal numbers"):
         Query(E2M1, E2M1, Tree("chain", 2), -147, -147, outer=-1)
+    with pytest.raises(ValueError, match="subnormal numbers"):
+        Query(E2M1, E2M1, Tree("chain", 2), -125, 3, flush=True)
     with pytest.raises(ValueError, match="superset"):
         Query(E2M1, E2M1, Tree("chain", 2), 0, 3).pairs({})
 
