@@ -1,8 +1,8 @@
 """What `flycc prove scale-placement` asks: every bound of `flycc.scales` holds, and one further it does not.
 
 Inside a bound no block may differ (unsat). At one more, or one less, some block must (sat), and float32 arithmetic has
-to agree that it does. Theorem 1 is about formats whose sums are exact, 5 about all others, 2 about elements, and 3
-about one operand's scale inside the sum. They are claims about the machine of `machine`, but for a few of `floating`.
+to agree that it does. Theorem 1 is about formats whose sums are exact, 5 about all others, 2 about elements, 3 about
+one operand's scale inside the sum, and 7 about multiply-adds. Sums are those of `machine`, but for a few of `floating`.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any, Protocol
 
+from flycc.proofs.contracted import ContractedQuery
 from flycc.proofs.dequantised import ElementQuery
 from flycc.proofs.floating import FloatQuery
 from flycc.proofs.machine import Leaves, Query, Sums
@@ -117,6 +118,7 @@ def core() -> list[tuple[Claim, SolverName]]:
     claims += [claim for a, b in PAIRS for claim in of_one_side(a, b, Tree("chain", 8), flush=True)]
     second = [claim for claim in claims if claim.format == E2M1.name and claim.k < 8]
     claims += of_elements()
+    claims += [claim for a, b in PAIRS for claim in of_contracted(a, b, 32)]
     floats = [claim for claim in of_floats(Tree("chain", 2)) if claim.s in ("-148", "122", "123")]
     return [
         *((claim, "cvc5") for claim in claims),
@@ -146,6 +148,7 @@ def full() -> list[tuple[Claim, SolverName]]:
     small = [tree for tree in trees if tree.leaves <= 8]
     claims += [claim for tree in small for claim in of_product(E2M1, E2M1, tree, False, lemmas=False)]
     claims += of_elements()
+    claims += [claim for a, b in PAIRS for k in SIZES for claim in of_contracted(a, b, k)]
     claims += of_every_exponent(E2M1, E2M1, Tree("balanced", 2))
     floats: list[tuple[Claim, SolverName]] = [
         *((claim, solver) for claim in of_floats(Tree("chain", 2)) for solver in ("bitwuzla", "z3")),
@@ -208,6 +211,16 @@ def of_every_exponent(a: Format, b: Format, tree: Tree) -> Iterator[Claim]:
         )
 
 
+def of_contracted(a: Format, b: Format, k: int) -> Iterator[Claim]:
+    """Theorem 7: a sum of at most k products that goes into a multiply-add."""
+    guard = derive(a, b, Tree("any", k), "block", contracted=True)
+    low, high = guard.sum_min - 2 * BIAS, guard.sum_max - 2 * BIAS
+    expected: dict[int, Verdict] = {low: "unsat", high: "unsat", high + 1: "sat", low - 1: "sat"}
+    for s, verdict in expected.items():
+        query = ContractedQuery(a, b, k, s, equal=verdict == "sat")
+        yield Claim(7, _name(a, b), k, "any", str(s), False, verdict, query)
+
+
 def of_floats(tree: Tree) -> Iterator[Claim]:
     """Theorem 1 of MXFP4 in floating-point arithmetic itself: the ends of the bound, the middle, and one further."""
     guard = derive(E2M1, E2M1, tree, "product")
@@ -242,6 +255,9 @@ def _claim(
         leaves = Leaves.ELEMENTS
     sums = Sums.ROUNDED if rounded else Sums.EXACT
     query = Query(a, b, tree, low, high, outer, flush, leaves, sums, lemmas)
-    name = a.name if a is b else f"{a.name} x {b.name}"
     s = str(low) if low == high else f"{low}..{high}"
-    return Claim(theorem, name, tree.leaves, tree.name, s, flush, expected, query)
+    return Claim(theorem, _name(a, b), tree.leaves, tree.name, s, flush, expected, query)
+
+
+def _name(a: Format, b: Format) -> str:
+    return a.name if a is b else f"{a.name} x {b.name}"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
+
 import numpy as np
 
 from flycc.scales.trees import Tree
@@ -47,3 +49,15 @@ def scale_outside(products: np.ndarray, tree: Tree, exponent: int, flush: bool =
 def same(first: np.ndarray, second: np.ndarray) -> np.ndarray:
     """Where two float32 arrays have the same bits, or are both NaN."""
     return (first.view(np.uint32) == second.view(np.uint32)) | (np.isnan(first) & np.isnan(second))
+
+
+def rounded(value: Fraction) -> Fraction | float:
+    """An exact number to the nearest float32, ties to even; an infinity where it overflows."""
+    if value == 0:
+        return Fraction(0)
+    size = abs(value)
+    exponent = size.numerator.bit_length() - size.denominator.bit_length()
+    exponent -= size < Fraction(2) ** exponent
+    unit = Fraction(2) ** (max(exponent, -126) - 23)
+    nearest = round(value / unit) * unit
+    return nearest if abs(nearest) < 2**128 else float("inf") * (1 if value > 0 else -1)

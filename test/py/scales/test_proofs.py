@@ -23,7 +23,7 @@ from flycc.scales.trees import Tree
 SEED = int(os.environ["FLYCC_TEST_SEED"])
 
 
-@pytest.mark.parametrize("theorem", [1, 2, 3, 5])
+@pytest.mark.parametrize("theorem", [1, 2, 3, 5, 7])
 def test_core(theorem: int) -> None:
     rows = [prove(claim, solver) for claim, solver in core() if claim.theorem == theorem]
     assert {row.claim.expected for row in rows} == {"sat", "unsat"}

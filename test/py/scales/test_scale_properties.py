@@ -15,7 +15,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from flycc.proofs.float32 import flushed, same, scale_inside, scale_outside, scaled, tree_sum
+from flycc.proofs.float32 import flushed, rounded, same, scale_inside, scale_outside, scaled, tree_sum
 from flycc.scales.bounds import derive, exponent_max, exponent_min
 from flycc.scales.formats import (
     E2M1,
@@ -185,22 +185,10 @@ def test_pairs_of_bytes_with_the_smaller_exponent_first() -> None:
     assert first_wrong > 0
 
 
-def rounded(value: Fraction) -> Fraction | float:
-    """A number to the nearest float32, ties to even."""
-    if value == 0:
-        return Fraction(0)
-    size = abs(value)
-    exponent = size.numerator.bit_length() - size.denominator.bit_length()
-    exponent -= size < Fraction(2) ** exponent
-    unit = Fraction(2) ** (max(exponent, -126) - 23)
-    nearest = round(value / unit) * unit
-    return nearest if abs(nearest) < 2**128 else float("inf") * (1 if value > 0 else -1)
-
-
 @settings(max_examples=60, deadline=None)
 @given(st.sampled_from([(E2M1, E2M1), (E4M3, E4M3), (E2M1, E4M3)]), st.integers(1, 64), st.data())
 def test_multiply_add(pair: tuple[Format, Format], k: int, data: st.DataObject) -> None:
-    """Theorem 7: within the bound of a contracted sum `fma(sum, 2^s, c)` is `c + 2^s sum` for every c, not beyond."""
+    """Theorem 7: within the bound of a contracted sum `fma(sum, 2^s, c)` is `c + 2^s sum`, for every c."""
     a, b = pair
     guard = derive(a, b, Tree("any", k), "product", contracted=True)
     low, high = guard.sum_min - 254, guard.sum_max - 254
@@ -211,12 +199,6 @@ def test_multiply_add(pair: tuple[Format, Format], k: int, data: st.DataObject) 
     assume(rounded(total) == total)
     c = Fraction(data.draw(st.floats(width=32, allow_nan=False, allow_infinity=False)))
     assert rounded(rounded(total * Fraction(2) ** s) + c) == rounded(total * Fraction(2) ** s + c)
-    # Beyond: an overflow that c would have taken back, and half of the least number beside an odd one.
-    great, tiny = Fraction(k * a.maximum * b.maximum) * 2**high * 2, Fraction(1, 2**150)
-    assert rounded(great) == float("inf")
-    assert rounded(great - Fraction(2**128 - 2**104)) != float("inf")
-    assert Fraction(1, 2 ** product_q(a, b)) * Fraction(2) ** (low - 1) == tiny
-    assert rounded(rounded(tiny) + Fraction(1, 2**149)) != rounded(tiny + Fraction(1, 2**149))
 
 
 @settings(max_examples=60, deadline=None)
