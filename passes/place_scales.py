@@ -272,6 +272,10 @@ def _place_hoisted(product: ScaledGemmOp, relaxed: bool) -> None:
     ranges = [_known_range(scale) for scale in new]
     proved = not any(moved) or bounds.holds(*ranges)
     feeding = [op for scale in read if scale is not None for op in reversed(scale.ops)]
+    sources = [
+        producer(scale.value) for scale, one in zip(read, ones, strict=True) if scale is not None and one
+    ]
+    feeding += [op for op in sources if op is not None]
 
     def raise_product(op: ir.Operation) -> Reason | None:
         raised = build_scaled_gemm(
@@ -318,7 +322,8 @@ def _is_of_rows(scale: Source) -> bool:
 def _is_one(scale: Source) -> bool:
     """Whether all scales provably are 1, byte 127."""
     op = producer(scale.value)
-    return op is not None and operator_name(op) == "aten.full" and constant(op.operands[1]) == 1
+    name = None if op is None else operator_name(op)
+    return name == "aten.ones" or (op is not None and name == "aten.full" and constant(op.operands[1]) == 1)
 
 
 def _known_range(scale: ir.Value | None) -> Range:

@@ -132,11 +132,17 @@ def _guard(guard: ScaleGuardOp, graph: Graph, outer: Outer, product: str) -> Nod
 
 
 def _range(scales: Node, graph: Graph) -> Node:
-    """The range of E8M0 scales: what the quantiser that wrote them has found, or what is asked now."""
-    if scales.meta["val"].dtype == torch.int32:
+    """The range of E8M0 scales: what the quantiser that wrote them has found, or what is asked now.
+
+    Scales that come into the graph stay scales: they may be a weight's, whose range the guard keeps.
+    """
+    if scales.meta["val"].dtype == torch.int32 or scales.op in ("placeholder", "get_attr"):
         return scales
     source = scales.args[0] if scales.target is operator.getitem else None
-    if isinstance(source, Node) and source.target is torch.ops.flycc.mx_quantize.default:
+    target = source.target if isinstance(source, Node) else None
+    if target is torch.ops.flycc.mx_weight.default:
+        return scales
+    if isinstance(source, Node) and target is torch.ops.flycc.mx_quantize.default:
         node = graph.call_function(operator.getitem, (source, 2))
         node.meta["val"] = source.meta["val"][2]
     else:

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.utils.weak import WeakIdKeyDictionary
 
+from flycc.runtime.kept import Kept
 from flycc.runtime.library import LIBRARY
 from flycc.scales.formats import BIAS
 from flycc.scales.guards import Bounds
@@ -29,8 +29,8 @@ class Verdict:
 
 
 _listeners: list[Callable[[Verdict], None]] = []
-#: What was read of ranges in the memory of a GPU, with the version that was read: those of weights stay the same.
-_read: WeakIdKeyDictionary = WeakIdKeyDictionary()
+#: The ranges of weights' scales.
+_KEPT: Kept[Range] = Kept()
 
 
 @contextmanager
@@ -47,11 +47,13 @@ def scale_guard(a: Tensor | None, b: Tensor | None, bounds: Sequence[int], produ
     """Whether the scales of a and b are within `bounds`: a bool tensor [] in the CPU's memory, where it is asked.
 
     Args:
-        a, b: int32 [3] as `flycc::scale_range` has it; None for an operand without scales, whose bytes count as 127.
+        a, b: a range, int32 [3] as `flycc::scale_range` has it; or a weight's scales, float8_e8m0fnu [...], whose
+            range is read once and kept until they are written to (see `Kept`); or None for an operand without scales,
+            whose bytes count as 127.
         bounds: the fields of `flycc.scales.guards.Bounds`.
         product: the name that verdicts are counted by.
 
-    Ranges that are on a GPU are waited for, and read once for each tensor and each time that it was written to.
+    Ranges that a GPU computes are waited for.
     """
     _checked(a, b, bounds)
     ranges = tuple(map(_range, (a, b)))
@@ -64,25 +66,24 @@ def scale_guard(a: Tensor | None, b: Tensor | None, bounds: Sequence[int], produ
 def _range(scales: Tensor | None) -> Range:
     if scales is None:
         return Range(BIAS, BIAS)
-    if scales.is_cpu:
+    if scales.dtype == torch.int32:
         return _numbers(scales)
-    version, found = _read.get(scales, (None, None))
-    if found is None or version != scales._version:
-        found = _numbers(scales)
-        _read[scales] = scales._version, found
-    return found
+    return _KEPT.get(scales, None, lambda: _numbers(torch.ops.flycc.scale_range(scales)))
 
 
-def _numbers(scales: Tensor) -> Range:
-    low, high, nan = scales.tolist()
+def _numbers(range_: Tensor) -> Range:
+    low, high, nan = range_.tolist()
     return Range(low, high, bool(nan))
 
 
 def _checked(a: Tensor | None, b: Tensor | None, bounds: Sequence[int]) -> None:
     for name, scales in (("a", a), ("b", b)):
-        if scales is not None and (scales.dtype != torch.int32 or list(scales.shape) != [3]):
+        if scales is None or scales.dtype == torch.float8_e8m0fnu:
+            continue
+        if scales.dtype != torch.int32 or list(scales.shape) != [3]:
             given = f"{scales.dtype} {list(scales.shape)}"
-            raise RuntimeError(f"flycc::scale_guard: {name} is {given}; a range, int32 [3], is accepted")
+            accepted = "a range, int32 [3], or scales of float8_e8m0fnu are accepted"
+            raise RuntimeError(f"flycc::scale_guard: {name} is {given}; {accepted}")
     count = len(Bounds.__slots__)
     if len(bounds) != count:
         raise RuntimeError(f"flycc::scale_guard: bounds are {len(bounds)} numbers; {count} are accepted")

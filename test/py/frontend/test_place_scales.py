@@ -11,9 +11,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import flycc
+import flycc.runtime.ops  # defines torch.ops.flycc.*
 from flycc.frontend.report import Candidate
 
 BF16, F16, F32 = torch.bfloat16, torch.float16, torch.float32
+MX, PLAIN = F.ScalingType.BlockWise1x32, F.SwizzleType.NO_SWIZZLE
 E8M0, E4M3 = torch.float8_e8m0fnu, torch.float8_e4m3fn
 K = 96
 Side = tuple[Tensor, Tensor]
@@ -159,8 +161,9 @@ def test_activations_quantised_in_the_graph_say_their_range() -> None:
     assert same_bits(result, product(x, b))
 
 
-@pytest.mark.parametrize("write", [mx, spread, repeated, expanded])
-@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize(
+    ("write", "transposed"), [(mx, False), (spread, True), (repeated, False), (expanded, True)]
+)
 def test_ways_to_write_it_are_read_in_relaxed_mode(write: Callable[[Side], Tensor], transposed: bool) -> None:
     """fp8 sums round, so that only the relaxed mode may; against float64, to within the one rounding and float32's."""
     a, b = fp8(2, 5), fp8(16)
@@ -229,3 +232,40 @@ def test_inductor_takes_both_forms() -> None:
             a = fp4(5, low=124, high=high)
             step(a, b)
     assert [(count.held, count.failed) for count in record.scale_guards.values()] == [(1, 1)]
+
+
+def scaled_mm(a: Side, b: Side) -> Tensor:
+    return F.scaled_mm(a[0], b[0].t(), a[1], MX, b[1], MX, PLAIN, PLAIN, output_dtype=BF16)
+
+
+def test_scales_of_rows_leave_the_sum() -> None:
+    """Repeated along K in the graph they are one for each row: multiplied with what is summed, behind a guard."""
+    (a, _), b = fp4(5), fp4(16)
+    rows = scales(5, 1, low=120, high=130)
+
+    def product(a: Tensor, rows: Tensor, b: Side) -> Tensor:
+        return scaled_mm((a, rows.expand(5, K // 32).contiguous()), b)
+
+    exact = mx((a, rows.expand(5, K // 32).contiguous()), F32) @ mx(b, F32).T
+    result, record, candidate = compiled(product, a, rows, b)
+    assert candidate.kernel == "flycc::scaled_gemm"
+    assert candidate.placement.startswith("hoisted (tree mfma), where 3 <= a <= ")
+    assert [count.held for count in record.scale_guards.values()] == [1]
+    assert same_bits(result, exact.to(BF16))
+    rows.view(torch.uint8)[2] = 1  # times 2^-126: what is summed may no longer be exact
+    result, record, _ = compiled(product, a, rows, b)
+    assert [count.failed for count in record.scale_guards.values()] == [1]
+    exact = mx((a, rows.expand(5, K // 32).contiguous()), F32) @ mx(b, F32).T
+    assert same_bits(result, exact.to(BF16))
+
+
+def test_scales_of_one_are_dropped() -> None:
+    (a, _), b = fp4(5), fp4(16)
+
+    def product(a: Tensor, b: Side) -> Tensor:
+        return scaled_mm((a, torch.ones(5, K // 32, dtype=E8M0)), b)
+
+    result, record, candidate = compiled(product, a, b)
+    assert "e2m1:none x e2m1:block" in candidate.problem
+    assert not record.scale_guards
+    assert same_bits(result, (mx((a, torch.ones(5, K // 32).to(E8M0)), F32) @ mx(b, F32).T).to(BF16))

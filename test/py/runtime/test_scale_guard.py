@@ -67,10 +67,23 @@ def test_range_is_that_of_the_theory() -> None:
     assert Range(low, high, bool(nan)) == scan(bytes(bytes_.numpy().tobytes()))
 
 
+def test_range_of_a_weight_is_read_once_and_after_each_write(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[Range] = []
+    numbers = scale_guard._numbers
+    monkeypatch.setattr(scale_guard, "_numbers", lambda range_: read.append(numbers(range_)) or read[-1])
+    bytes_ = torch.tensor([120, 122], dtype=torch.uint8)
+    weight = bytes_.view(torch.float8_e8m0fnu)
+    bounds = Bounds(a_max=125)
+    assert [guard(weight, None, bounds) for _ in range(3)] == [True] * 3
+    bytes_[0] = 130
+    assert not guard(weight, None, bounds)
+    assert read == [Range(120, 122), Range(122, 130)]
+
+
 @pytest.mark.parametrize(
     ("a", "bounds", "message"),
     [
-        (torch.zeros(3), [0] * 7, r"a is torch.float32 \[3\]; a range, int32 \[3\], is accepted"),
+        (torch.zeros(3), [0] * 7, r"a is torch.float32 \[3\]; a range, int32 \[3\], or scales of float8"),
         (torch.zeros(2, dtype=torch.int32), [0] * 7, r"a is torch.int32 \[2\]; a range"),
         (None, [0] * 6, "bounds are 6 numbers; 7 are accepted"),
     ],
