@@ -11,6 +11,7 @@ from torch_mlir.ir import Context, StringAttr
 from flycc import dialects
 from flycc.contracts import FlyccError, Reason
 from flycc.frontend.importer import import_graph
+from flycc.frontend.quantised_norms import fuse_quantised_norms
 from flycc.frontend.rebuild import Serve, keep_apart, pass_refusals, rebuild_graph
 from flycc.frontend.report import Report, report_failure, report_graph
 from flycc.passes.pipeline import run_pipeline
@@ -44,6 +45,7 @@ def compile_graph(
             # A product whose epilogue no kernel can take is served without.
             refused = [match for match in matches if match.reason is not None and match.fused]
             if not refused:
+                fuse_quantised_norms(rebuilt, serve)
                 return rebuilt, report_graph(gm, matches, {**pass_refusals(module), **apart})
             for match in refused:
                 sentence = f"fused into {match.node}, no kernel serves it: {match.reason}"

@@ -57,7 +57,7 @@ def check_quantized(
 @pytest.mark.parametrize(
     ("dtype", "format", "rounding"),
     [
-        pytest.param(*case, marks=() if index % 5 == seed % 5 else pytest.mark.nightly)
+        pytest.param(*case, marks=() if index % 7 == seed % 7 else pytest.mark.nightly)
         for index, case in enumerate(itertools.product(DTYPES, FORMATS, ROUNDINGS))
     ],
 )
