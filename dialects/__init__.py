@@ -6,10 +6,11 @@ from typing import Any
 from torch_mlir import ir
 
 from flycc.contracts import Problem
-from flycc.dialects import gemm, grouped_gemm, rms_norm, scaled_gemm, scaled_grouped_gemm, topk
+from flycc.dialects import gemm, grouped_gemm, mx, rms_norm, scaled_gemm, scaled_grouped_gemm, topk
 from flycc.dialects.base import load
 from flycc.dialects.gemm import GemmOp, build_gemm
 from flycc.dialects.grouped_gemm import GroupedGemmOp, build_grouped_gemm
+from flycc.dialects.mx import MxDequantizeOp, MxQuantizeOp, build_mx_dequantize, build_mx_quantize
 from flycc.dialects.rms_norm import RmsNormBackwardOp, RmsNormOp, build_rms_norm, build_rms_norm_backward
 from flycc.dialects.scale_guard import (
     ScaleGuardOp,
@@ -26,6 +27,8 @@ from flycc.dialects.topk import TopkOp, build_topk
 __all__ = [
     "GemmOp",
     "GroupedGemmOp",
+    "MxDequantizeOp",
+    "MxQuantizeOp",
     "RmsNormBackwardOp",
     "RmsNormOp",
     "ScaleGuardOp",
@@ -35,6 +38,8 @@ __all__ = [
     "VersionedOp",
     "build_gemm",
     "build_grouped_gemm",
+    "build_mx_dequantize",
+    "build_mx_quantize",
     "build_rms_norm",
     "build_rms_norm_backward",
     "build_scale_guard",
@@ -51,6 +56,8 @@ __all__ = [
 _PROBLEMS: dict[type, Callable[[Any], Problem]] = {
     GemmOp: gemm.problem,
     GroupedGemmOp: grouped_gemm.problem,
+    MxDequantizeOp: mx.dequantize_problem,
+    MxQuantizeOp: mx.quantize_problem,
     RmsNormOp: rms_norm.problem,
     RmsNormBackwardOp: rms_norm.backward_problem,
     ScaledGemmOp: scaled_gemm.problem,

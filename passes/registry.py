@@ -10,6 +10,7 @@ from flycc.passes.flycc_dce import flycc_dce
 from flycc.passes.fuse_epilogue import fuse_cast, fuse_epilogue
 from flycc.passes.match_gemm import match_gemm
 from flycc.passes.match_grouped_gemm import match_grouped_gemm
+from flycc.passes.match_mx import match_mx
 from flycc.passes.match_rms_norm import match_rms_norm
 from flycc.passes.match_scaled_gemm import match_scaled_gemm
 from flycc.passes.match_scaled_grouped_gemm import match_scaled_grouped_gemm
@@ -23,6 +24,7 @@ Pass = Callable[[ir.Operation], None]
 PASSES: Mapping[str, Pass] = {
     "match-gemm": match_gemm,
     "match-grouped-gemm": match_grouped_gemm,
+    "match-mx": match_mx,
     "match-scaled-gemm": match_scaled_gemm,
     "match-scaled-grouped-gemm": match_scaled_grouped_gemm,
     "fuse-epilogue": fuse_epilogue,

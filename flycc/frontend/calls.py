@@ -15,6 +15,8 @@ from torch_mlir.ir import OpView, Value
 from flycc.dialects import (
     GemmOp,
     GroupedGemmOp,
+    MxDequantizeOp,
+    MxQuantizeOp,
     RmsNormBackwardOp,
     RmsNormOp,
     ScaledGemmOp,
@@ -207,6 +209,17 @@ def _scaled_grouped_gemm(
     return [_function(graph, torch.ops.flycc.scaled_grouped_gemm.default, *operands, out_dtype=out_dtype)]
 
 
+def _mx_quantize(graph: Graph, op: MxQuantizeOp, operand: Operand, _: Sequence[int]) -> list[Node]:
+    how = {"format": op.format.value, "rounding": op.rounding.value}
+    call = _function(graph, torch.ops.flycc.mx_quantize.default, operand(op.x), **how)
+    return _results(graph, call, [0, 1, 2])
+
+
+def _mx_dequantize(graph: Graph, op: MxDequantizeOp, operand: Operand, _: Sequence[int]) -> list[Node]:
+    operands, dtype = (operand(op.data), operand(op.scales)), _DTYPES[known(op.result).dtype]
+    return [_function(graph, torch.ops.flycc.mx_dequantize.default, *operands, dtype=dtype)]
+
+
 def _rms_norm(graph: Graph, op: RmsNormOp, operand: Operand, layout: Sequence[int]) -> list[Node]:
     """Transposed tensors are normalised row by row in the order of memory, as views."""
     eps = constant(op.eps)
@@ -274,6 +287,8 @@ def _topk(graph: Graph, op: TopkOp, operand: Operand, _: Sequence[int]) -> list[
 _CALLS: dict[type, Callable[[Graph, Any, Operand, Sequence[int]], list[Node]]] = {
     GemmOp: _gemm,
     GroupedGemmOp: _grouped_gemm,
+    MxDequantizeOp: _mx_dequantize,
+    MxQuantizeOp: _mx_quantize,
     RmsNormOp: _rms_norm,
     RmsNormBackwardOp: _rms_norm_backward,
     ScaledGemmOp: _scaled_gemm,
@@ -283,6 +298,8 @@ _CALLS: dict[type, Callable[[Graph, Any, Operand, Sequence[int]], list[Node]]] =
 _NAMES: dict[type, str] = {
     GemmOp: "flycc::gemm",
     GroupedGemmOp: "flycc::grouped_gemm",
+    MxDequantizeOp: "flycc::mx_dequantize",
+    MxQuantizeOp: "flycc::mx_quantize",
     RmsNormOp: "flycc::rms_norm_fwd",
     RmsNormBackwardOp: "flycc::rms_norm_bwd",
     ScaledGemmOp: "flycc::scaled_gemm",

@@ -52,7 +52,7 @@ FAMILIES = {
     "aten.kthvalue.": "topk",
 }
 
-#: Families of which a graph calls flycc's own operators, which choose kernels when they run: no pass raises them.
+#: Families of which a graph may call operators of flycc's that no pass raises; they choose kernels when they run.
 CALLED_FAMILIES = frozenset({"mx_quantize", "mx_dequantize"})
 
 #: The family that serves a type of problems.

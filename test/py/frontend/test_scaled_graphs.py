@@ -186,6 +186,23 @@ def test_a_product_that_is_flyccs_already() -> None:
     assert torch.equal(result, (expected.relu() + residual).bfloat16())
 
 
+def test_quantisation_there_and_back() -> None:
+    """What is quantised here comes back to the bit: powers of two in a range that e2m1 has around its largest."""
+    x = torch.tensor([1.0, 2.0, -4.0]).bfloat16()[torch.randint(0, 3, (M, K))]
+    x[:, ::32] = 4
+
+    def function(x: Tensor) -> Tensor:
+        data, scale, _ = torch.ops.flycc.mx_quantize(x * 8, format="e2m1")
+        return torch.ops.flycc.mx_dequantize(data, scale, dtype=torch.float32)
+
+    result = torch.compile(function, backend="flycc", options=STRICT)(x)
+    assert torch.equal(result, x.float() * 8)
+    assert products(flycc.explain(function, x)) == [
+        f"mx_quantize {M}x{K} bf16 -> e2m1 floor",
+        f"mx_dequantize {M}x{K} e2m1 -> f32",
+    ]
+
+
 EPILOGUES: dict[str, tuple[Callable[..., Tensor], str]] = {
     "bias, activation and residual": (
         lambda p, c, h: F.relu(p(torch.bfloat16) + c) + h,
