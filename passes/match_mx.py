@@ -11,6 +11,7 @@ from flycc.contracts import Reason
 from flycc.contracts.mx import ScaleRounding
 from flycc.contracts.scaled_gemm import ElementFormat
 from flycc.dialects.mx import build_mx_dequantize, build_mx_quantize
+from flycc.dialects.scale_guard import VersionedOp
 from flycc.passes.matching import match, replace
 from flycc.passes.torch_ir import nested_ops, operator_name, text
 
@@ -26,10 +27,13 @@ def match_mx(module: ir.Operation) -> None:
 
         %d, %s, %r = "flycc.mx_quantize"(%x) {format = "e4m3", rounding = "floor"} : ...
 
-    One that nobody uses is passed over.
+    One that nobody uses is passed over, and so is one in a form that is computed as it is written.
     """
-    for op in [op for op in nested_ops(module) if operator_name(op) in _FORMS]:
-        if any(list(result.uses) for result in op.results):
+    for op in [
+        op for op in nested_ops(module) if op.name == "torch.operator" and operator_name(op) in _FORMS
+    ]:
+        inside = op.parent is not None and isinstance(op.parent.opview, VersionedOp)
+        if not inside and any(list(result.uses) for result in op.results):
             match(op, "mx", _FORMS[operator_name(op)])
 
 

@@ -24,7 +24,6 @@ Pass = Callable[[ir.Operation], None]
 PASSES: Mapping[str, Pass] = {
     "match-gemm": match_gemm,
     "match-grouped-gemm": match_grouped_gemm,
-    "match-mx": match_mx,
     "match-scaled-gemm": match_scaled_gemm,
     "match-scaled-grouped-gemm": match_scaled_grouped_gemm,
     "fuse-epilogue": fuse_epilogue,
@@ -34,6 +33,7 @@ PASSES: Mapping[str, Pass] = {
     "flycc-dce": flycc_dce,
     # Forms in regions of their own come last: no pass looks for more to raise in them.
     "place-scales": place_scales,
+    "match-mx": match_mx,
 }
 
 #: Every pass.

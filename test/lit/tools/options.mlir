@@ -17,7 +17,6 @@
 // BINARY-STDIN: flycc-opt: <stdin>: not UTF-8 text
 // LIST: match-gemm {{.*}}Raises matrix products to `flycc.gemm`
 // LIST-NEXT: match-grouped-gemm {{.*}}Raises `torch._grouped_mm` {{.*}} to `flycc.grouped_gemm`, folding transposes.
-// LIST-NEXT: match-mx {{.*}}Raises calls of `flycc::mx_quantize` and `flycc::mx_dequantize` to the ops of those names.
 // LIST-NEXT: match-scaled-gemm {{.*}}Raises `torch.nn.functional.scaled_mm` {{.*}} to `flycc.scaled_gemm`, folding transposes.
 // LIST-NEXT: match-scaled-grouped-gemm Raises `torch.nn.functional.scaled_grouped_mm` to `flycc.scaled_grouped_gemm`, folding transposes.
 // LIST-NEXT: fuse-epilogue {{.*}}Folds pointwise users into `flycc.gemm`
