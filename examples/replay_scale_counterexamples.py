@@ -21,6 +21,7 @@ from flycc.scales.formats import E2M1, E4M3, E5M2, Format, elements
 from flycc.scales.trees import Tree
 
 BLOCKS = 1 << 17
+SIZES = (2, 4, 8, 16, 32, 64)
 
 
 def tree_sum(values: torch.Tensor, tree: Tree) -> torch.Tensor:
@@ -47,11 +48,10 @@ def differences(products: torch.Tensor, tree: Tree, s: int) -> int:
 def counterexamples(element: Format, tree: Tree, s: int) -> tuple[torch.Tensor, torch.Tensor]:
     """(above, below): products [k, 1] of Theorem 1's proof, for an s above its bound and for any s below."""
     greatest = element.maximum**2
-    many = next(c for c in range(1, tree.larger + 1) if c * greatest * 2.0**s >= 2.0**128)
+    # The larger child holds the first leaves, and overflows where the scale is inside.
+    many = next((c for c in range(1, tree.larger) if c * greatest * 2.0**s >= 2.0**128), tree.larger)
     above = torch.zeros(tree.leaves, 1)
-    above[:many] = (
-        greatest  # the larger child holds the first leaves, and overflows where the scale is inside
-    )
+    above[:many] = greatest
     above[-1] = -greatest
     below = torch.zeros(tree.leaves, 1)
     below[:2] = 2.0 ** (-2 * element.q)  # half of 2^-149 each: rounded to zero alone, but not their sum
@@ -63,11 +63,11 @@ def main() -> int:
     name = torch.cuda.get_device_name() if device == "cuda" else "this CPU"
     generator = torch.Generator(device).manual_seed(torch.seed() % 2**31)
     print(f"{name}, torch {torch.__version__}, seed {generator.initial_seed()}, {BLOCKS} blocks a point\n")
-    print("format    k  tree      bound        points  differ  above  below")
+    print("format   k  tree      bound      points  differ  one above  one below")
     wrong = 0
     for element in (E2M1, E4M3, E5M2):
         numbers = torch.tensor(elements(element), device=device)
-        for k in (2, 4, 8, 16, 32, 64):
+        for k in SIZES:
             for tree in (Tree("balanced", k), Tree("chain", k)):
                 low, high = exponent_min(element, element, False), exponent_max(element, element, tree.larger)
                 points = sorted({low, low + 1, max(low, -126), 0, high - 1, high})
@@ -82,8 +82,8 @@ def main() -> int:
                 wrong += inside > 0 or not over or not under
                 told = ("agrees", "differs")
                 print(
-                    f"{element.name}  {k:>4}  {tree.name:<8}  {low:>4}..{high:<4}  {len(points):>9}  {inside:>6}  "
-                    f"{told[over]}  {told[under]}"
+                    f"{element.name:<6}  {k:>2}  {tree.name:<8}  {f'{low}..{high}':<9}  {len(points):>6}  "
+                    f"{inside:>6}  {told[over]:<9}  {told[under]}"
                 )
     print("\nas proved" if not wrong else f"\n{wrong} rows are NOT as proved")
     return 1 if wrong else 0
