@@ -59,7 +59,8 @@ def quantize(x: np.ndarray, format: str, rounding: str) -> tuple[np.ndarray, np.
     rows, columns = x.shape
     blocks = -(-columns // 32)
     wide = np.zeros((rows, blocks * 32))
-    wide[:, :columns] = x.astype(np.float64)
+    with np.errstate(invalid="ignore"):  # of NaN that signal
+        wide[:, :columns] = x.astype(np.float64)
     wide = wide.reshape(rows, blocks, 32)
     scales = [scale_byte(block, format, rounding) for block in wide.reshape(-1, 32)]
     bytes_ = np.array(scales, np.uint8).reshape(rows, blocks)
