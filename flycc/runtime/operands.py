@@ -165,7 +165,7 @@ class GemmOperands:
         for name, addend in (("bias", self.bias), ("residual", self.residual)):
             if addend is not None:
                 names = (f"{name}_{dim}" for dim in ("batch", "m", "n"))
-                strides.update(zip(names, _steps(addend), strict=True))
+                strides.update(zip(names, steps(addend), strict=True))
         return strides
 
     def problem(self) -> GemmProblem:
@@ -190,8 +190,8 @@ class GemmOperands:
             align_a=self.a.align,
             align_b=self.b.align if self.b2 is None else min(self.b.align, self.b2.align),
             align_out=min(Matrix(out, False).align for out in self.outputs().values()),
-            align_bias=_addend_align(self.bias),
-            align_residual=_addend_align(self.residual),
+            align_bias=addend_alignment(self.bias),
+            align_residual=addend_alignment(self.residual),
             epilogue=epilogue,
         )
 
@@ -199,22 +199,23 @@ class GemmOperands:
 def _alike(b: Matrix, b2: Tensor) -> tuple[Matrix, Matrix]:
     """`b` and the logical `b2` as matrices with the same strides, both copied where theirs differ."""
     second = Matrix(b2.transpose(-1, -2) if b.transposed else b2, b.transposed)
-    if _unit(second.tensor, -1) and _steps(second.tensor)[:2] == _steps(b.tensor)[:2]:
+    if _unit(second.tensor, -1) and steps(second.tensor)[:2] == steps(b.tensor)[:2]:
         return b, second
     return Matrix(b.tensor.contiguous(), b.transposed), Matrix(second.tensor.contiguous(), b.transposed)
 
 
-def _steps(tensor: Tensor) -> list[int]:
+def steps(tensor: Tensor) -> list[int]:
     """Strides in elements; 0 along dimensions of size 1, where they mean nothing and may be huge."""
     return [stride if size > 1 else 0 for size, stride in zip(tensor.shape, tensor.stride(), strict=True)]
 
 
-def _addend_align(addend: Tensor | None) -> int:
-    """`GemmProblem.align_bias` and `align_residual` of a [batch, M, N]."""
-    if addend is None or addend.stride(2) != 1:
+def addend_alignment(addend: Tensor | None) -> int:
+    """`align_bias` and `align_residual` of a [..., M, N]."""
+    if addend is None or addend.stride(-1) != 1:
         return 2
-    batch, row, _ = _steps(addend)
-    parts = addend.data_ptr() | (batch | row) * addend.element_size()
+    parts = addend.data_ptr()
+    for step in steps(addend)[:-1]:
+        parts |= step * addend.element_size()
     return min(16, parts & -parts)
 
 

@@ -51,8 +51,8 @@ _FAMILIES: dict[type, tuple[str, Callable[[Any, Device], object]]] = {
     RmsNormProblem: ("rms-norm", rms_norm.prepare),
     RmsNormBackwardProblem: ("rms-norm", rms_norm.prepare_backward),
     ScaleRangeProblem: ("scale-range", mx_quantize.prepare_range),
-    ScaledGemmProblem: ("scaled-gemm", scaled_gemm.prepare),
-    ScaledGroupedGemmProblem: ("scaled-grouped-gemm", scaled_grouped_gemm.prepare),
+    ScaledGemmProblem: ("scaled-gemm", scaled_gemm.serve),
+    ScaledGroupedGemmProblem: ("scaled-grouped-gemm", scaled_grouped_gemm.serve),
     TopkProblem: ("topk", topk.prepare),
 }
 

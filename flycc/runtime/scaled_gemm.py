@@ -2,28 +2,167 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import NoReturn, get_args
 
 import torch
 from torch import Tensor
 
-from flycc.contracts import ScaledGemmProblem
+from flycc.contracts import Epilogue, FlyccError, Reason, ScaledGemmProblem
 from flycc.contracts.gemm import Activation
+from flycc.contracts.scaled_gemm import ELEMENT_BITS, ElementFormat
+from flycc.kernels import mx as family
+from flycc.runtime import choice, launching, plans, refusals, workspace
 from flycc.runtime.device import Device
+from flycc.runtime.devices import common_device, device_for
 from flycc.runtime.gemm import ACTIVATIONS, broadcasts
+from flycc.runtime.launching import Launched
 from flycc.runtime.library import LIBRARY
-from flycc.runtime.scaled_operands import ScaledOperand
+from flycc.runtime.loading import Loaded, load
+from flycc.runtime.operands import addend_alignment, steps
+from flycc.runtime.scaled_operands import ScaledOperand, row_alignment
 
 #: Types of results.
 DTYPES = {torch.bfloat16: "bf16", torch.float16: "f16", torch.float32: "f32"}
+_PLANS = plans.Plans()
 LIBRARY.define(
     "scaled_gemm(Tensor a, Tensor b, Tensor? scale_a, Tensor? scale_b, Tensor? bias=None, *, Tensor? residual=None, "
     'str activation="none", ScalarType out_dtype) -> Tensor'
 )
 
 
-def prepare(problem: ScaledGemmProblem, device: Device) -> None:
-    """There is no kernel yet: PyTorch computes every problem."""
+@dataclass(frozen=True, slots=True)
+class ScaledGemmOperands:
+    """What one launch takes: `a` and `b` bytes [rows, K] as stored, their scales, and bias and residual [M, N]."""
+
+    left: ScaledOperand
+    right: ScaledOperand
+    k: int
+    a: Tensor
+    b: Tensor
+    scale_a: Tensor | None
+    scale_b: Tensor | None
+    bias: Tensor | None
+    residual: Tensor | None
+    activation: Activation
+    out: Tensor
+
+    @classmethod
+    def of(
+        cls,
+        left: ScaledOperand,
+        right: ScaledOperand,
+        bias: Tensor | None,
+        residual: Tensor | None,
+        activation: Activation,
+        out: Tensor,
+    ) -> ScaledGemmOperands:
+        """Copies operands that are not stored as kernels take them. `out` is contiguous, with one element at least."""
+        k = whole_pairs(left.k, left.format, right.format)
+        bias, residual = (None if x is None else x.expand(out.shape) for x in (bias, residual))
+        scales = left.stored_scales(), right.stored_scales()
+        return cls(left, right, k, left.stored(k), right.stored(k), *scales, bias, residual, activation, out)
+
+    def problem(self) -> ScaledGemmProblem:
+        """The concrete problem of this launch."""
+        (m, n), alignments = self.out.shape, {}
+        for name in ("scale_a", "scale_b"):
+            scale: Tensor | None = getattr(self, name)
+            alignments[f"align_{name}"] = 16 if scale is None else row_alignment(scale)
+        return ScaledGemmProblem(
+            self.left.format,
+            self.right.format,
+            DTYPES[self.out.dtype],  # type: ignore[arg-type]
+            m,
+            n,
+            self.k,
+            self.left.kind,
+            self.right.kind,
+            bias=self.bias is not None,
+            align_a=row_alignment(self.a),
+            align_b=row_alignment(self.b),
+            **alignments,
+            align_out=row_alignment(self.out),
+            align_bias=addend_alignment(self.bias),
+            align_residual=addend_alignment(self.residual),
+            epilogue=Epilogue(activation=self.activation, residual=self.residual is not None),
+        )
+
+    def strides(self) -> dict[str, int]:
+        """The strides the kernel takes, by its arguments' names: of operands in pairs of bytes, else in elements."""
+        strides = {"ld_a": steps(self.a)[0] // 2, "ld_b": steps(self.b)[0] // 2, "ld_out": steps(self.out)[0]}
+        for name, operand in (("row_a", self.left), ("row_b", self.right)):
+            if (scales := operand.row_scales) is not None:
+                strides[name] = steps(scales)[0]
+        for name, addend in (("bias", self.bias), ("residual", self.residual)):
+            if addend is not None:
+                strides |= dict(zip((f"{name}_m", f"{name}_n"), steps(addend), strict=True))
+        return strides
+
+    def inputs(self) -> dict[str, Tensor]:
+        """The tensors that the kernel reads, by the names of its arguments."""
+        names = ("a", "b", "scale_a", "scale_b", "bias", "residual")
+        return {name: tensor for name in names if (tensor := getattr(self, name)) is not None}
+
+
+def whole_pairs(k: int, a: ElementFormat, b: ElementFormat) -> int:
+    """K, with as many elements of 0 as make rows of both operands whole pairs of bytes, inside the last block."""
+    pair = 16 // min(ELEMENT_BITS[a], ELEMENT_BITS[b])
+    return -(-k // pair) * pair
+
+
+def serve(problem: ScaledGemmProblem, device: Device) -> None:
+    """Compile and load what a call launches for `problem`: nothing where it is empty. Raises as `prepare` does."""
+    if 0 in (problem.m, problem.n, problem.k):
+        return
+    if isinstance(problem.k, int):
+        k = whole_pairs(problem.k, problem.format_a, problem.format_b)
+        problem = problem if k == problem.k else replace(problem, k=k, align_a=16, align_b=16)  # copies
+    prepare(problem, device)
+
+
+def prepare(
+    problem: ScaledGemmProblem, device: Device, strides: Mapping[str, int] = MappingProxyType({})
+) -> tuple[family.MxConfig, Loaded]:
+    """The configuration and the loaded kernel for `problem`; compiled if this is its first use.
+
+    `strides` are those of `ScaledGemmOperands`. Raises `FlyccError` with the reason where no kernel serves the problem
+    or it cannot be built.
+    """
+    config = choice.choose(problem, family.choose)
+    if isinstance(config, Reason):
+        raise FlyccError(config)
+    if reason := config.check_strides(strides):
+        # Smaller tiles reach farther.
+        reaching = (other for other in family.candidates(problem) if not other.check_strides(strides))
+        config = next(reaching, None)
+        if config is None:
+            raise FlyccError(reason)
+    return config, load(family.kernel(problem, config), device)
+
+
+def launch(operands: ScaledGemmOperands, device: Device) -> Launched:
+    """Compute `operands.out`. Raises `FlyccError` before anything ran, or `DeviceError` from the launch."""
+    problem = operands.problem()
+    strides = operands.strides()
+    config, loaded = prepare(problem, device, strides)
+    outputs = {"out": operands.out}
+    m, n = operands.out.shape
+    k = family.pairs(family.widest(problem), operands.k)
+    numbers = {**family.ABSENT, **strides, "m": m, "n": n, "k": k}
+    with ExitStack() as stack:
+        if config.split:
+            shares = family.shares(problem, config)
+            place = operands.out.device
+            outputs["partial"] = workspace.sums(max(1, shares.sums), place)
+            outputs["arrived"] = stack.enter_context(workspace.counters(shares.counters, device, place))
+            numbers |= {"parts": shares.parts, "part_k": shares.part_k, "whole": shares.whole}
+        return launching.launch(
+            device, loaded, family.launch(problem, config), operands.inputs(), outputs, numbers
+        )
 
 
 def scaled_gemm(
@@ -52,9 +191,23 @@ def scaled_gemm(
 
     Returns a contiguous [M, N].
     """
+    tensors = a, b, scale_a, scale_b, bias, residual
+    arguments = activation, out_dtype
+    if made := _PLANS.repeat(tensors, arguments):
+        return made[0]
     out, left, right = _checked(a, b, scale_a, scale_b, bias, residual, activation, out_dtype)
     if not out.numel():
         return out
+    if left.k:  # else an empty sum; there is nothing to launch
+        names = ("a", "b", "scale_a", "scale_b", "bias", "residual")
+        given = dict(zip(names, tensors, strict=True))
+        try:
+            device = device_for(common_device(**given))
+            operands = ScaledGemmOperands.of(left, right, bias, residual, activation, out)
+            _PLANS.keep(given, arguments, [out], [launch(operands, device)])
+            return out
+        except Exception as error:  # a model never breaks because of us: see refusals.refuse
+            refusals.refuse("scaled-gemm", error)
     return out.copy_(_pytorch(left, right, bias, residual, activation))
 
 
@@ -64,10 +217,10 @@ def _pytorch(
     """The float32 result by PyTorch's own operators: sums of scaled elements in float64, which holds each of them
     exactly, rounded to float32 before the epilogue."""
     sums = a.elements() @ b.elements().T
-    if (rows := a.row_scales()) is not None:
-        sums = sums * rows
-    if (columns := b.row_scales()) is not None:
-        sums = sums * columns.T
+    if (rows := a.row_scales) is not None:
+        sums = sums * rows.double()
+    if (columns := b.row_scales) is not None:
+        sums = sums * columns.double().T
     y = sums.float()
     if bias is not None:
         y = y + bias

@@ -2,26 +2,157 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import NoReturn
 
 import torch
 from torch import Tensor
 
-from flycc.contracts import ScaledGroupedGemmProblem
+from flycc.contracts import FlyccError, Reason, ScaledGroupedGemmProblem
+from flycc.kernels import mx
+from flycc.kernels import mx_grouped as family
+from flycc.runtime import choice, launching, plans, refusals, workspace
 from flycc.runtime.device import Device
+from flycc.runtime.devices import common_device, device_for
 from flycc.runtime.gemm import differ
+from flycc.runtime.launching import Launched
 from flycc.runtime.library import LIBRARY
-from flycc.runtime.scaled_gemm import DTYPES
-from flycc.runtime.scaled_operands import ScaledOperand
+from flycc.runtime.loading import Loaded, load
+from flycc.runtime.operands import steps
+from flycc.runtime.scaled_gemm import DTYPES, whole_pairs
+from flycc.runtime.scaled_operands import ScaledOperand, row_alignment
 
+_PLANS = plans.Plans()
 LIBRARY.define(
     "scaled_grouped_gemm(Tensor a, Tensor b, Tensor scale_a, Tensor scale_b, Tensor offsets, Tensor? bias=None, *, "
     "ScalarType out_dtype) -> Tensor"
 )
 
 
-def prepare(problem: ScaledGroupedGemmProblem, device: Device) -> None:
-    """There is no kernel yet: PyTorch computes every problem."""
+@dataclass(frozen=True, slots=True)
+class ScaledGroupedOperands:
+    """What one launch takes: `a` and `b` bytes [T, K] and [G, N, K] as stored, their block scales, and the rest."""
+
+    left: ScaledOperand
+    right: ScaledOperand
+    k: int
+    a: Tensor
+    b: Tensor
+    scale_a: Tensor
+    scale_b: Tensor
+    offsets: Tensor
+    bias: Tensor | None
+    out: Tensor
+
+    @classmethod
+    def of(
+        cls, left: ScaledOperand, right: ScaledOperand, offsets: Tensor, bias: Tensor | None, out: Tensor
+    ) -> ScaledGroupedOperands:
+        """Copies operands that are not stored as kernels take them. `out` is contiguous, with one element at least."""
+        k = whole_pairs(left.k, left.format, right.format)
+        scale_a, scale_b = left.stored_scales(), right.stored_scales()
+        assert scale_a is not None, "_checked"
+        assert scale_b is not None, "_checked"
+        return cls(
+            left, right, k, left.stored(k), right.stored(k), scale_a, scale_b, offsets.contiguous(), bias, out
+        )
+
+    def problem(self) -> ScaledGroupedGemmProblem:
+        """The concrete problem of this launch."""
+        m, n = self.out.shape
+        return ScaledGroupedGemmProblem(
+            self.left.format,
+            self.right.format,
+            DTYPES[self.out.dtype],  # type: ignore[arg-type]
+            self.offsets.numel(),
+            m,
+            n,
+            self.k,
+            bias=self.bias is not None,
+            align_a=row_alignment(self.a),
+            align_b=row_alignment(self.b),
+            align_scale_a=row_alignment(self.scale_a),
+            align_scale_b=row_alignment(self.scale_b),
+            align_out=row_alignment(self.out),
+            align_bias=2 if self.bias is None or self.bias.stride(1) != 1 else row_alignment(self.bias),
+        )
+
+    def strides(self) -> dict[str, int]:
+        """Strides inside a matrix, by the names of the kernel's arguments: of operands in pairs of bytes, else in
+        elements."""
+        return {
+            "ld_a": steps(self.a)[0] // 2,
+            "ld_b": steps(self.b)[1] // 2,
+            "ld_out": steps(self.out)[0],
+            "bias_n": 0 if self.bias is None else steps(self.bias)[1],
+        }
+
+    def numbers(self) -> dict[str, int]:
+        """What else the kernel takes, by the names of its arguments, but for the number of workgroups."""
+        problem = self.problem()
+        return {
+            "m": self.out.shape[0],
+            "n": self.out.shape[1],
+            "k": mx.pairs(mx.widest(problem.group), self.k),
+            "groups": self.offsets.numel(),
+            "group_b": steps(self.b)[0] // 2,
+            "group_bias": 0 if self.bias is None else steps(self.bias)[0],
+        }
+
+    def inputs(self) -> dict[str, Tensor]:
+        """The tensors that the kernel reads, by the names of its arguments."""
+        names = ("a", "b", "scale_a", "scale_b", "offsets", "bias")
+        return {name: tensor for name in names if (tensor := getattr(self, name)) is not None}
+
+
+def serve(problem: ScaledGroupedGemmProblem, device: Device) -> None:
+    """Compile and load what a call launches for `problem`: nothing where it is empty. Raises as `prepare` does."""
+    if 0 in (problem.groups, problem.m, problem.n, problem.k):
+        return
+    if isinstance(problem.k, int):
+        k = whole_pairs(problem.k, problem.format_a, problem.format_b)
+        problem = problem if k == problem.k else replace(problem, k=k, align_a=16, align_b=16)  # copies
+    prepare(problem, device)
+
+
+def prepare(
+    problem: ScaledGroupedGemmProblem, device: Device, strides: Mapping[str, int] = MappingProxyType({})
+) -> tuple[family.MxGroupedConfig, Loaded]:
+    """The configuration and the loaded kernel for `problem`; compiled if this is its first use.
+
+    `strides` are those of `ScaledGroupedOperands`. Raises `FlyccError` with the reason where no kernel serves the
+    problem or it cannot be built.
+    """
+    config = choice.choose(problem, family.choose)
+    if isinstance(config, Reason):
+        raise FlyccError(config)
+    if reason := config.check_strides(strides):
+        # Smaller tiles reach farther.
+        reaching = (other for other in family.space(problem) if not other.check_strides(strides))
+        config = next(reaching, None)
+        if config is None:
+            raise FlyccError(reason)
+    return config, load(family.kernel(problem, config), device)
+
+
+def launch(operands: ScaledGroupedOperands, device: Device) -> Launched:
+    """Compute `operands.out`. Raises `FlyccError` before anything ran, or `DeviceError` from the launch."""
+    problem = operands.problem()
+    strides = operands.strides()
+    config, loaded = prepare(problem, device, strides)
+    geometry = family.launch(problem, config)
+    outputs = {"out": operands.out}
+    numbers = strides | operands.numbers() | {"workgroups": geometry.grid[0]}
+    with ExitStack() as stack:
+        if config.tile.split:
+            place, workgroups = operands.out.device, geometry.grid[0]
+            counters = workspace.counters(config.counters(workgroups), device, place)
+            outputs["partial"] = workspace.sums(config.sums(workgroups), place)
+            outputs["arrived"] = stack.enter_context(counters)
+        return launching.launch(device, loaded, geometry, operands.inputs(), outputs, numbers)
 
 
 def scaled_grouped_gemm(
@@ -47,9 +178,21 @@ def scaled_grouped_gemm(
 
     Returns a contiguous [T, N]; rows of no group are not written.
     """
+    tensors = a, b, scale_a, scale_b, offsets, bias
+    if made := _PLANS.repeat(tensors, (out_dtype,)):
+        return made[0]
     out, left, right = _checked(a, b, scale_a, scale_b, offsets, bias, out_dtype)
     if not out.numel() or not offsets.numel():
         return out
+    if left.k:  # else empty sums; there is nothing to launch
+        given = dict(zip(("a", "b", "scale_a", "scale_b", "offsets", "bias"), tensors, strict=True))
+        try:
+            device = device_for(common_device(**given))
+            operands = ScaledGroupedOperands.of(left, right, offsets, bias, out)
+            _PLANS.keep(given, (out_dtype,), [out], [launch(operands, device)])
+            return out
+        except Exception as error:  # a model never breaks because of us: see refusals.refuse
+            refusals.refuse("scaled-grouped-gemm", error)
     return _pytorch(left, right, offsets, bias, out)
 
 

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from flycc.contracts.scaled_gemm import BLOCK_K, ELEMENT_BITS, ElementFormat, ScaleKind
 from flycc.runtime.gemm import differ
+from flycc.runtime.operands import steps
 
 #: PyTorch's element types that kernels take.
 FORMATS: dict[torch.dtype, ElementFormat] = {
@@ -62,6 +63,25 @@ class ScaledOperand:
         """Elements of a row."""
         return self.data.shape[-1] * 8 // ELEMENT_BITS[self.format]
 
+    def stored(self, k: int) -> Tensor:
+        """uint8 [..., rows, bytes of `k`]: the elements as kernels take them, K innermost and rows that begin at even
+        addresses, with zeros after the last where `k` is more than there are. A copy where they are not like that."""
+        data, count = self.data.view(torch.uint8), k * ELEMENT_BITS[self.format] // 8
+        inner = data.shape[-1]
+        even = not any(number % 2 for number in (data.data_ptr(), *steps(data)[:-1]))
+        if even and inner == count and (data.stride(-1) == 1 or inner == 1):
+            return data
+        copy = data.new_zeros(*data.shape[:-1], -(-count // 16) * 16)
+        copy[..., :inner] = data
+        return copy[..., :count]
+
+    def stored_scales(self) -> Tensor | None:
+        """The scales as kernels take them: uint8 without gaps of blocks, uint8 or float32 of rows."""
+        if self.scale is None or self.kind == "row_f32":
+            return self.scale
+        scale = self.scale.view(torch.uint8)
+        return scale.contiguous() if self.kind == "block" else scale
+
     def elements(self) -> Tensor:
         """float64 [..., rows, K]: what the elements are worth, with their blocks' scales."""
         values = decoded(self.data)
@@ -69,9 +89,18 @@ class ScaledOperand:
             return values
         return values * self.scale.double().repeat_interleave(BLOCK_K, -1)[..., : self.k]
 
+    @property
     def row_scales(self) -> Tensor | None:
-        """float64 [..., rows, 1] by which sums of the elements are multiplied, if they are."""
-        return None if self.scale is None or self.kind == "block" else self.scale.double()
+        """[..., rows, 1] by which sums of the elements are multiplied, if they are."""
+        return None if self.kind == "block" else self.scale
+
+
+def row_alignment(tensor: Tensor) -> int:
+    """Largest power of two, at most 16, that divides the byte address of every row."""
+    parts = tensor.data_ptr()
+    for step in steps(tensor)[:-1]:
+        parts |= step * tensor.element_size()
+    return min(16, parts & -parts) if parts else 16
 
 
 def decoded(data: Tensor) -> Tensor:

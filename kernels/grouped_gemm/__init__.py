@@ -15,7 +15,8 @@ from flycc.kernels.grouped_gemm.variant import GroupedGemmVariant
 __all__ = ["KERNARG", "GroupedGemmConfig", "batch_of", "choose", "kernel", "launch", "space"]
 
 _HERE = Path(__file__).parent
-_SOURCES = (
+#: The files that a binary depends on.
+SOURCES = (
     *(_HERE / name for name in ("config.py", "kernarg.py", "program.py", "stream.py", "variant.py")),
     *(
         _HERE.parent / "common" / name
@@ -38,7 +39,7 @@ def kernel(problem: GroupedGemmProblem, config: GroupedGemmConfig) -> KernelSpec
 
         return build(variant)
 
-    return KernelSpec("grouped_gemm", variant.symbol, repr(variant), KERNARG, _SOURCES, build)
+    return KernelSpec("grouped_gemm", variant.symbol, repr(variant), KERNARG, SOURCES, build)
 
 
 def launch(problem: GroupedGemmProblem, config: GroupedGemmConfig) -> Launch:

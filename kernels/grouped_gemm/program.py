@@ -107,6 +107,46 @@ def parts_of(share: Share, work: Work, partial: fx.Pointer, arrived: fx.Pointer,
     return Parts(share, sums, counters, anew(fx.thread_idx.x), config)
 
 
+@flyc.jit
+def each_tile(offsets: Any, ragged: Any, shape: Any, config: Any, compute: Any) -> None:
+    """Calls `compute(work, tile, share)` for each of the workgroup's tiles; LDS is free again after each.
+
+    What is computed of a work-item's number would take registers from the main loop if it were kept from tile to tile,
+    so each tile has the number anew.
+    """
+    looks = fx.Int32(fx.Uint32(shape.groups + (WAVE_SIZE - 1)) // WAVE_SIZE)
+    total = fx.Int32(0)
+    for look in range(looks):
+        lane = anew(fx.thread_idx.x) % WAVE_SIZE
+        first = fx.Int32(look) * WAVE_SIZE
+        total = total + total_tiles(look_at(offsets, first, lane, ragged, shape, config))
+    work = Work.of(fx.block_idx.x, total, ragged, shape, config)
+    seen, taken = fx.Int32(0), fx.Int32(0)
+    for look in range(looks):
+        lane = anew(fx.thread_idx.x) % WAVE_SIZE
+        groups = look_at(offsets, fx.Int32(look) * WAVE_SIZE, lane, ragged, shape, config)
+        end = seen + total_tiles(groups)
+        following = rounds_before(work.rounds, end)
+        for number in range(taken, following):
+            at = tile_of_round(work.rounds, fx.Int32(number))
+            compute(work, find(groups, at - seen, ragged, shape, config), share_of(work, at))
+            if fx.const_expr(config.lds_bytes):
+                fx.gpu.barrier()  # before the next tile is written to LDS
+        seen, taken = end, following
+
+
+@flyc.jit
+def finish(work: Any, share: Any, chunks: Any, store: Any, partial: Any, arrived: Any, config: Any) -> None:
+    """Stores a tile's sums, all parts of them if workgroups share it."""
+    if fx.const_expr(config.split):
+        if share.parts > 1:
+            combine(parts_of(share, work, partial, arrived, config), chunks, store)
+        else:
+            store(chunks)
+    else:
+        store(chunks)
+
+
 def build(variant: GroupedGemmVariant) -> tuple[Any, tuple[Any, ...]]:
     """The host function that launches the kernel of `variant`, and placeholder arguments for it."""
     config = variant.group.config
@@ -125,40 +165,16 @@ def build(variant: GroupedGemmVariant) -> tuple[Any, tuple[Any, ...]]:
         strides: Strides,
     ) -> None:
         lds = allocate(config)
-        # What is computed of a work-item's number would take registers from the main loop if it were kept from tile to
-        # tile, so each tile has the number anew.
-        looks = fx.Int32(fx.Uint32(shape.groups + (WAVE_SIZE - 1)) // WAVE_SIZE)
-        total = fx.Int32(0)
-        for look in range(looks):
-            lane = anew(fx.thread_idx.x) % WAVE_SIZE
-            first = fx.Int32(look) * WAVE_SIZE
-            total = total + total_tiles(look_at(offsets, first, lane, variant.ragged, shape, config))
-        work = Work.of(fx.block_idx.x, total, variant.ragged, shape, config)
-        seen, taken = fx.Int32(0), fx.Int32(0)
-        for look in range(looks):
-            lane = anew(fx.thread_idx.x) % WAVE_SIZE
-            groups = look_at(offsets, fx.Int32(look) * WAVE_SIZE, lane, variant.ragged, shape, config)
-            end = seen + total_tiles(groups)
-            following = rounds_before(work.rounds, end)
-            for number in range(taken, following):
-                place = Place.of(anew(fx.thread_idx.x), config)
-                at = tile_of_round(work.rounds, fx.Int32(number))
-                tile = find(groups, at - seen, variant.ragged, shape, config)
-                share = share_of(work, at)
-                first_k, k = along_k(share, sizes(shape, tile, variant.ragged)[2], config)
-                operand_a, operand_b = operands(a, b, shape, strides, tile, first_k, variant)
-                chunks = product(DenseMfma(element), config, place, operand_a, operand_b, k, lds)
-                store = output(out, bias, shape, strides, tile, variant, element).store
-                if fx.const_expr(config.split):
-                    if share.parts > 1:
-                        combine(parts_of(share, work, partial, arrived, config), chunks, store)
-                    else:
-                        store(chunks)
-                else:
-                    store(chunks)
-                if fx.const_expr(lds is not None):
-                    fx.gpu.barrier()  # before the next tile is written to LDS
-            seen, taken = end, following
+
+        def compute(work: Work, tile: GroupTile, share: Share) -> None:
+            place = Place.of(anew(fx.thread_idx.x), config)
+            first_k, k = along_k(share, sizes(shape, tile, variant.ragged)[2], config)
+            operand_a, operand_b = operands(a, b, shape, strides, tile, first_k, variant)
+            chunks = product(DenseMfma(element), config, place, operand_a, operand_b, k, lds)
+            store = output(out, bias, shape, strides, tile, variant, element).store
+            finish(work, share, chunks, store, partial, arrived, config)
+
+        each_tile(offsets, variant.ragged, shape, config, compute)
 
     @flyc.jit
     def launch(

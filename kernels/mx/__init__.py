@@ -30,7 +30,8 @@ __all__ = [
 ]
 
 _HERE = Path(__file__).parent
-_SOURCES = (
+#: The files that a binary depends on.
+SOURCES = (
     *(_HERE / name for name in ("config.py", "kernarg.py", "mfma.py", "program.py", "rows.py", "variant.py")),
     *(
         _HERE.parent / "common" / name
@@ -53,7 +54,7 @@ def kernel(problem: ScaledGemmProblem, config: MxConfig) -> KernelSpec:
 
         return build(variant)
 
-    return KernelSpec("scaled_gemm", variant.symbol, repr(variant), KERNARG, _SOURCES, build)
+    return KernelSpec("scaled_gemm", variant.symbol, repr(variant), KERNARG, SOURCES, build)
 
 
 def launch(problem: ScaledGemmProblem, config: MxConfig) -> Launch:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from flycc.contracts.gemm import GemmDtype
 from flycc.contracts.scaled_gemm import BLOCK_K, ElementFormat, ScaledGemmProblem, ScaleKind
 from flycc.kernels.gemm.variant import GemmVariant
-from flycc.kernels.mx.config import MxConfig, counted, pairs_of_block, pieces
+from flycc.kernels.mx.config import MxConfig, counted, pairs, pairs_of_block, pieces
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +48,21 @@ class MxVariant:
             problem.dtype,
             pairs_of_block(problem),
             config.packed,
-            GemmVariant.of(counted(problem), config.tile),
+            _of_own_pairs(GemmVariant.of(counted(problem), config.tile), problem),
         )
 
     @property
     def symbol(self) -> str:
         return f"mx_{self.a}_{self.b}{'_packed' * self.packed}_{self.dtype}_{self.gemm.symbol}"
+
+
+def _of_own_pairs(variant: GemmVariant, problem: ScaledGemmProblem) -> GemmVariant:
+    """`variant` with accesses that lie inside a row or outside of the operand of fewer bytes, too."""
+    vector_a, vector_b = (
+        math.gcd(vector, pairs(element, problem.k))  # type: ignore[arg-type]
+        for vector, element in ((variant.vector_a, problem.format_a), (variant.vector_b, problem.format_b))
+    )
+    return replace(variant, vector_a=vector_a, vector_b=vector_b)
 
 
 def _vector(align: int, blocks: int) -> int:

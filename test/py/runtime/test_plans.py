@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 from conftest import on_device
+from scaled_values import elements, scales, worth
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
@@ -29,6 +30,7 @@ from flycc.runtime import (
     plans,
     refusals,
     rms_norm,
+    scaled_gemm,
     topk,
 )
 from flycc.runtime.emulated import EmulatedDevice
@@ -83,6 +85,7 @@ _PLANS = (
     *((mx_quantize, name) for name in ("_QUANTIZE_PLANS", "_DEQUANTIZE_PLANS", "_RANGE_PLANS")),
     (rms_norm, "_PLANS"),
     (rms_norm, "_BACKWARD_PLANS"),
+    (scaled_gemm, "_PLANS"),
     (topk, "_PLANS"),
 )
 
@@ -152,6 +155,19 @@ def test_quantising_and_back_are_repeated(device: HipDevice, launched: list[Laun
         assert found.tolist() == again.tolist() == wanted[2].tolist()
         assert torch.equal(back, mx_quantize._dequantize_in_pytorch(data, scales, torch.float32))
     assert len(launched) == 3
+
+
+def test_scaled_products_are_repeated(device: HipDevice, launched: list[Launched]) -> None:
+    """With block scales, row scales and a bias; sums are exact."""
+    for _ in range(3):
+        a, b = elements("e2m1", 5, 256), elements("e4m3", 7, 256)
+        scale_a, scale_b = scales(125, 129, 5, 8), torch.randint(1, 9, (7, 1)).float()
+        bias = torch.randint(-9, 10, (7,)).float()
+        given = [on_device(device, x) for x in (a, b, scale_a, scale_b, bias)]
+        found = scaled_gemm.scaled_gemm(*given, out_dtype=torch.float32)
+        device.synchronize()
+        assert torch.equal(found, (worth(a, scale_a) @ worth(b, scale_b).T + bias).float())
+    assert len(launched) == len(scaled_gemm._PLANS) == 1
 
 
 def test_zeros_of_either_sign_are_different_scales(device: HipDevice, launched: list[Launched]) -> None:

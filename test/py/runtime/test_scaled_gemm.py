@@ -6,38 +6,63 @@ little that every sum is exact in float32: the exact sums, rounded once, are the
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
+from pytorchs_way import by_pytorch
 from scaled_values import TYPES, elements, scales, worth
 from torch import Tensor
 
-from flycc.runtime import ops  # noqa: F401 (defines the operator)
+from flycc.runtime import refusals
+from flycc.runtime import scaled_gemm as runtime
 
 scaled_gemm = torch.ops.flycc.scaled_gemm
 
 
 @pytest.fixture(autouse=True)
-def _seed() -> None:
+def _strict() -> Iterator[None]:
+    """Results are the kernels', but inside of `by_pytorch`."""
     torch.manual_seed(int(os.environ["FLYCC_TEST_SEED"]))
+    with refusals.strict():
+        yield
 
 
-@pytest.mark.parametrize(("form_a", "form_b"), [*itertools.product(TYPES, TYPES)])
-def test_block_scales(form_a: str, form_b: str) -> None:
-    """Odd sizes, a last block that is short, every mix of types."""
-    a, b = elements(form_a, 5, 70), elements(form_b, 7, 70)
-    scale_a, scale_b = scales(125, 129, 5, 3), scales(125, 129, 7, 3)
-    expected = worth(a, scale_a) @ worth(b, scale_b).T
-    for dtype in (torch.bfloat16, torch.float16, torch.float32):
-        result = scaled_gemm(a, b, scale_a, scale_b, out_dtype=dtype)
-        assert torch.equal(result, expected.to(dtype))
+def check(expected: Tensor, kernel: bool, *arguments: Any, **tail: Any) -> None:
+    """PyTorch's operators and, if `kernel`, a launch give `expected`, rounded once."""
+    expected = expected.to(tail["out_dtype"])
+    with by_pytorch(runtime):
+        assert torch.equal(scaled_gemm(*arguments, **tail), expected)
+    if kernel:
+        result = scaled_gemm(*arguments, **tail)
+        assert torch.equal(result, expected)
         assert result.is_contiguous()
 
 
-#: Scales of 5 rows of 70 elements.
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+@pytest.mark.parametrize(("form_a", "form_b"), [*itertools.product(TYPES, TYPES)])
+def test_block_scales(form_a: str, form_b: str, dtype: torch.dtype) -> None:
+    """Odd sizes, a last block that is short, every mix of types."""
+    a, b = elements(form_a, 5, 70), elements(form_b, 7, 70)
+    scale_a, scale_b = scales(125, 129, 5, 3), scales(125, 129, 7, 3)
+    with_kernel = {
+        ("e4m3", "e4m3", torch.bfloat16),
+        ("e5m2", "e2m1", torch.float32),
+        ("e2m1", "e2m1", torch.float16),
+    }
+    check(
+        worth(a, scale_a) @ worth(b, scale_b).T,
+        (form_a, form_b, dtype) in with_kernel,
+        *(a, b, scale_a, scale_b),
+        out_dtype=dtype,
+    )
+
+
+#: Scales of rows of 70 elements.
 KINDS: dict[str, Any] = {
     "none": lambda rows: None,
     "block": lambda rows: scales(125, 129, rows, 3),
@@ -52,38 +77,59 @@ KINDS: dict[str, Any] = {
 def test_kinds_of_scales(kind_a: str, kind_b: str) -> None:
     a, b = elements("e4m3", 5, 70), elements("e2m1", 7, 70)
     scale_a, scale_b = KINDS[kind_a](5), KINDS[kind_b](7)
-    expected = worth(a, scale_a) @ worth(b, scale_b).T
-    assert torch.equal(scaled_gemm(a, b, scale_a, scale_b, out_dtype=torch.float32), expected.float())
+    with_kernel = {("none", "block"), ("row", "tensor"), ("tensor byte", "row_f32")}
+    check(
+        worth(a, scale_a) @ worth(b, scale_b).T,
+        (kind_a, kind_b) in with_kernel,
+        *(a, b, scale_a, scale_b),
+        out_dtype=torch.float32,
+    )
 
 
 def test_one_byte_a_row_is_a_blocks_where_a_row_has_one_block() -> None:
     a, b = elements("e5m2", 3, 32), elements("e4m3", 4, 32)
     scale_a, scale_b = scales(120, 134, 3, 1), scales(120, 134, 1, 1)
     expected = worth(a, scale_a) @ worth(b, scale_b).T
-    assert torch.equal(scaled_gemm(a, b, scale_a, scale_b, out_dtype=torch.float32), expected.float())
+    check(expected, True, a, b, scale_a, scale_b, out_dtype=torch.float32)
 
 
 @pytest.mark.parametrize("form", TYPES)
 def test_strides_and_offsets(form: str) -> None:
-    """Rows with gaps from odd addresses, and operands and scales stored the other way around."""
-    a, b = elements(form, 6, 160)[1:, 7:], elements(form, 160, 18).mT[:9]
-    a, b = a[:, : b.shape[1]], b[:, : a.shape[1]]
-    k = worth(a).shape[1]
-    scale_a, scale_b = scales(125, 129, 9, 5).mT[:, : -(-k // 32)], scales(125, 129, 9, 11)[:, 2:]
-    scale_b = scale_b[:, : -(-k // 32)]
+    """Rows with gaps from odd addresses, an odd K of 8-bit elements; operands and scales stored the other way."""
+    k = 74 if form == "e2m1" else 73
+    inner = elements(form, 1, 74).shape[1] if form == "e2m1" else k
+    a, b = elements(form, 6, 200)[1:, 7 : 7 + inner], elements(form, 80, 18).mT[:9, :inner]
+    scale_a, scale_b = scales(125, 129, 9, 5).mT[:, 3:6], scales(125, 129, 9, 11)[:, 2:5]
     expected = worth(a, scale_a) @ worth(b, scale_b).T
-    assert torch.equal(scaled_gemm(a, b, scale_a, scale_b, out_dtype=torch.float32), expected.float())
+    check(expected, form != "e5m2", a, b, scale_a, scale_b, out_dtype=torch.float32)
 
 
+def test_shares_of_k() -> None:
+    """So few tiles of so long a K that workgroups share it."""
+    a, b = elements("e4m3", 3, 4096), elements("e4m3", 20, 4096)
+    scale_a, scale_b = scales(126, 128, 3, 128), scales(126, 128, 20, 128)
+    problem = runtime.ScaledGemmOperands.of(
+        *runtime._checked(a, b, scale_a, scale_b, None, None, "none", torch.float32)[1:],
+        *(None, None, "none", torch.empty(3, 20)),
+    ).problem()
+    assert runtime.family.choose(problem).split
+    expected = worth(a, scale_a) @ worth(b, scale_b).T
+    check(expected, True, a, b, scale_a, scale_b, out_dtype=torch.float32)
+
+
+@pytest.mark.parametrize("kernel", [False, True])
 @pytest.mark.parametrize("activation", ["none", "relu", "gelu", "gelu_tanh", "silu"])
-def test_epilogue(activation: str) -> None:
+def test_epilogue(activation: str, kernel: bool) -> None:
     """One rounding at the end. bfloat16 has 8 bits; float32 functions are good to 2^-20 of what they get."""
+    if kernel and activation not in ("relu", "silu"):
+        pytest.skip("the kernels' own tests have all activations")
     a, b = elements("e4m3", 5, 64), elements("e4m3", 8, 64)
     scale_a, scale_b = scales(122, 126, 5, 2), scales(122, 126, 8, 2)
     bias, residual = torch.randn(8).bfloat16(), torch.randn(5, 8).bfloat16()
-    result = scaled_gemm(
-        a, b, scale_a, scale_b, bias, residual=residual, activation=activation, out_dtype=torch.bfloat16
-    )
+    with contextlib.nullcontext() if kernel else by_pytorch(runtime):
+        result = scaled_gemm(
+            a, b, scale_a, scale_b, bias, residual=residual, activation=activation, out_dtype=torch.bfloat16
+        )
     p = worth(a, scale_a) @ worth(b, scale_b).T + bias.double()
     functions = {
         "none": lambda x: x,
@@ -97,17 +143,20 @@ def test_epilogue(activation: str) -> None:
     assert ((result.double() - y - residual.double()).abs() <= bound).all()
 
 
-def test_the_whole_range_of_scales_and_nan_bytes() -> None:
+@pytest.mark.parametrize("kernel", [False, True])
+def test_the_whole_range_of_scales_and_nan_bytes(kernel: bool) -> None:
     """Scales of both operands may leave float32 where their product does not; a NaN byte takes its rows and no more."""
     a, b = elements("e4m3", 4, 64), elements("e2m1", 6, 64)
     scale_a, scale_b = scales(254, 254, 4, 2), scales(0, 0, 6, 2)
     scale_b.view(torch.uint8)[3, 1] = 255
     expected = worth(a, scale_a) @ worth(b, scale_b).T
-    result = scaled_gemm(a, b, scale_a, scale_b, out_dtype=torch.float32)
+    with contextlib.nullcontext() if kernel else by_pytorch(runtime):
+        result = scaled_gemm(a, b, scale_a, scale_b, out_dtype=torch.float32)
+        beyond = scaled_gemm(a, b, scale_a, scale_a[:1].expand(6, 2), out_dtype=torch.float32)
     assert torch.equal(result.isnan(), expected.isnan())
     assert result[:, 3].isnan().all()
     assert torch.equal(result.nan_to_num(), expected.float().nan_to_num())
-    assert scaled_gemm(a, b, scale_a, scale_a[:1].expand(6, 2), out_dtype=torch.float32).isinf().any()
+    assert beyond.isinf().any()
 
 
 @pytest.mark.parametrize(("m", "n", "k"), [(0, 4, 64), (4, 0, 64), (3, 4, 0), (0, 0, 0)])
