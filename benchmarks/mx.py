@@ -68,10 +68,10 @@ def _flycc(element: ElementFormat, m: int, n: int, k: int) -> dict[str, Any]:
     config = mx.choose(problem)
     assert not isinstance(config, Reason), config
     launches = model(problem, config)
-    packing = {operand: _packing(problem, operand) for operand in ("a", "b") if config.packed}
+    packing = {operand: _packing(problem, operand) for operand in config.packed}
     on_device = sum(prediction.device_us.typical for prediction in launches)
     unscaled = replace(problem, scale_a="none", scale_b="none")
-    bare = sum(each.device_us.typical for each in model(unscaled, replace(config, packed=False)))
+    bare = sum(each.device_us.typical for each in model(unscaled, replace(config, packed="")))
     return {
         "config": str(config),
         **products.timed(

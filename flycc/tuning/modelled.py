@@ -349,7 +349,7 @@ def _scaled(problem: Any, config: Any) -> Step:
 def _scale_bytes(problem: Any, config: Any, operand: str, rows: int) -> int:
     kind = getattr(problem, f"scale_{operand}")
     if kind == "block" and config.packed:
-        return mx.Packing.of(problem, operand).bytes
+        return mx.Packing.of(problem).bytes(operand)
     return rows * {"none": 0, "block": -(-problem.k // BLOCK_K), "row": 1, "row_f32": 4}[kind]  # type: ignore[no-any-return]
 
 

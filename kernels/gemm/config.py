@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
@@ -425,15 +425,17 @@ def _check_epilogue(problem: GemmProblem) -> Reason | None:
     return None
 
 
-def candidates(problem: GemmProblem) -> Iterator[GemmConfig]:
+def candidates(
+    problem: GemmProblem, decode: Sequence[GemmConfig] = _DECODE, decode_rows: int = _DECODE_ROWS
+) -> Iterator[GemmConfig]:
     """Every shipped configuration that computes `problem`, the likeliest first: those that stage tiles come last.
 
-    They are checked as they are taken: most callers want the first.
+    They are checked as they are taken: most callers want the first. Up to `decode_rows` rows it is one of `decode`.
     """
     staged = (_LARGE, _SMALL) if _large(problem) else (_SMALL, _LARGE)
-    order: tuple[GemmConfig, ...] = (*staged, *RINGS, *_DECODE)
+    order: tuple[GemmConfig, ...] = (*staged, *RINGS, *decode)
     if known := _known(problem):
-        unstaged = [config for config in (*_DECODE, *RINGS) if _streams(config, problem)]
+        unstaged = [config for config in (*decode, *RINGS) if _streams(config, problem, decode_rows)]
         # Of tiles that all hold the whole result, the smallest.
         best = sorted(
             (divided(config, problem) for config in unstaged),
@@ -466,13 +468,13 @@ def _large(problem: GemmProblem) -> bool:
     )
 
 
-def _streams(config: GemmConfig, problem: GemmProblem) -> bool:
+def _streams(config: GemmConfig, problem: GemmProblem, decode_rows: int) -> bool:
     """Whether operands come in whole lines of memory, and waves that load them themselves have few rows each."""
     assert isinstance(problem.m, int)
     if config.ring:
-        return problem.m > _DECODE_ROWS
+        return problem.m > decode_rows
     lines = not problem.trans_b and config.tile_n < LINE_ELEMENTS
-    return problem.m <= _DECODE_ROWS and not lines
+    return problem.m <= decode_rows and not lines
 
 
 def _cost(config: GemmConfig, problem: GemmProblem, m: int, n: int, k: int, batch: int) -> float:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from flycc.contracts import GemmProblem, Reason
 from flycc.contracts.scaled_gemm import BLOCK_K, ELEMENT_BITS, ElementFormat, ScaledGemmProblem
+from flycc.kernels.common.machine import COMPUTE_UNITS
 from flycc.kernels.gemm import config as dense
 from flycc.kernels.gemm.config import MFMA_K, MFMA_MN, GemmConfig, Shares
 
@@ -14,6 +15,10 @@ from flycc.kernels.gemm.config import MFMA_K, MFMA_MN, GemmConfig, Shares
 SLICE_ELEMENTS = 128
 #: Rows whose scales lie together where scales are packed, and pairs of bytes of their run along K.
 GROUP_ROWS, PACKED_K = 64, 64
+#: Bytes of a line of memory.
+LINE_BYTES = 128
+#: Sums of a lane beside which there are registers for scales and twice as many bytes of an operand.
+_MOST_SUMS = 128
 _RESULTS = ("bf16", "f16", "f32")
 
 
@@ -65,8 +70,8 @@ def counted(problem: ScaledGemmProblem) -> GemmProblem:
 class MxConfig:
     """`tile` says how a workgroup computes one tile; its `tile_k` counts pairs of bytes, as `counted`.
 
-    With `packed` block scales are not as the problem has them, but as `kernels.mx.pack` puts them: a tile's rows of
-    scales are far apart, and of each line of memory of them a step along K takes 4 or 8 bytes.
+    `packed` names the operands whose block scales are not as the problem has them, but as `kernels.mx.pack` puts them:
+    as they are a tile's rows of scales are far apart, and of each line of memory a step along K takes 4 or 8 bytes.
     """
 
     tile: GemmConfig
@@ -107,13 +112,14 @@ class MxConfig:
             self.tile.tile_m // self.tile.waves_m // MFMA_MN,
             self.tile.tile_n // self.tile.waves_n // MFMA_MN,
         )
-        if self.packed and not (
-            self.tile.ring and all(count in (1, 2) or count % 4 == 0 for count in blocks)
-        ):
-            sentence = (
-                f"{self}: packed scales are those of rings, whose waves have 16, 32 or multiples of 64 rows"
-            )
-            return Reason("mx.config", sentence)
+        for count in blocks if self.packed else ():
+            if not self.tile.ring or (count not in (1, 2) and count % 4):
+                rows = "16, 32 or multiples of 64 rows"
+                sentence = f"{self}: packed scales are those of rings whose waves have {rows}"
+                return Reason("mx.config", sentence)
+        if self.tile.sums > _MOST_SUMS:
+            sentence = f"{self} has {self.tile.sums} sums a lane, so it would spill: {_MOST_SUMS} are taken"
+            return Reason("mx.registers", sentence)
         if self.tile.schedule == "ahead":
             return Reason("mx.config", f"{self}: there are no registers to read ahead")
         return None
@@ -146,14 +152,42 @@ def _check_problem(problem: ScaledGemmProblem) -> Reason | None:
     return None
 
 
+#: Few rows: the weights are streamed once, K split over the waves. A step takes 32 bytes or more of a row's scales.
+_DECODE = (
+    GemmConfig(16, 16, 128, waves_k=4, staged=False),
+    GemmConfig(16, 64, 128, waves_k=4, staged=False),
+    GemmConfig(32, 32, 128, waves_k=4, staged=False),
+    GemmConfig(32, 64, 128, waves_k=4, staged=False),
+)
+#: Rows up to which each wave loads operands for itself.
+_DECODE_ROWS = 64
+#: Bytes beside those used that a compute unit gets in the time in which scales are packed: each step along K takes a
+#: few of a line of memory of each row of a tile.
+_PACKING_BYTES = 300_000
+
+
 def candidates(problem: ScaledGemmProblem) -> Iterator[MxConfig]:
     """Every shipped configuration that computes `problem`, the likeliest first."""
     if _check_problem(problem) is not None:
         return
-    for tile in dense.candidates(counted(problem)):
-        config = MxConfig(tile)
-        if config.is_valid(problem) is None:
-            yield config
+    for tile in dense.candidates(counted(problem), _DECODE, _DECODE_ROWS):
+        for config in (MxConfig(tile, _packing_pays(problem, tile)), MxConfig(tile)):
+            if config.is_valid(problem) is None:
+                yield config
+                break
+
+
+def _packing_pays(problem: ScaledGemmProblem, tile: GemmConfig) -> bool:
+    """Whether scales had better be packed before."""
+    product = counted(problem)
+    sizes = product.m, product.n, product.k
+    if not tile.ring or "block" not in (problem.scale_a, problem.scale_b):
+        return False
+    m, n, k = (size if isinstance(size, int) else 0 for size in sizes)
+    shares = tile.shares(m, n, k, 1)
+    each = -(-shares.workgroups // COMPUTE_UNITS)
+    wasted = each * shares.part_k // tile.step_k * (tile.tile_m + tile.tile_n) * LINE_BYTES
+    return wasted > _PACKING_BYTES
 
 
 #: Serves whatever any configuration serves.

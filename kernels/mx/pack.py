@@ -16,9 +16,19 @@ from flycc.contracts.scaled_gemm import BLOCK_K, ScaledGemmProblem
 from flycc.kernels.common.spec import KernargLayout, KernelSpec, Launch
 from flycc.kernels.mx.config import GROUP_ROWS, PACKED_K, pairs_of_block
 
-#: `rows` rows of `blocks` scales each are at `scales`, `steps` along K at `packed`.
+#: `rows_a` and `rows_b` rows of `blocks` scales each are at `scale_a` and `scale_b`, none where an operand has no block
+#: scales; packed they have `steps` along K.
 KERNARG = KernargLayout(
-    (("scales", "ptr"), ("packed", "ptr"), ("rows", "i32"), ("blocks", "i32"), ("steps", "i32"))
+    (
+        ("scale_a", "ptr"),
+        ("scale_b", "ptr"),
+        ("packed_a", "ptr"),
+        ("packed_b", "ptr"),
+        ("rows_a", "i32"),
+        ("rows_b", "i32"),
+        ("blocks", "i32"),
+        ("steps", "i32"),
+    )
 )
 #: Work-items of a workgroup, and scales of each of its four rows that one takes.
 THREADS, OF_THREAD = 256, 16
@@ -35,36 +45,43 @@ _SOURCES = (
 
 @dataclass(frozen=True, slots=True)
 class Packing:
-    """Scales [rows, blocks], rows without gaps, whose rows' addresses `align` divides (1 to 16)."""
+    """Block scales of both operands of a product, [`rows_a`, `blocks`] and [`rows_b`, `blocks`], 0 rows where an
+    operand has none; rows without gaps, whose addresses `align` divides (1 to 16).
+    """
 
-    rows: int
+    rows_a: int
+    rows_b: int
     blocks: int
     slices: int
     align: int
 
     @classmethod
-    def of(cls, problem: ScaledGemmProblem, operand: str) -> Packing:
-        """That of operand "a" or "b" of a product whose sizes are all known."""
-        rows, align = {"a": (problem.m, problem.align_scale_a), "b": (problem.n, problem.align_scale_b)}[
-            operand
-        ]
-        assert isinstance(rows, int), "sizes are known"
+    def of(cls, problem: ScaledGemmProblem) -> Packing:
+        """That of a product whose sizes are all known."""
+        rows, align = {}, 16
+        for operand, size in (("a", problem.m), ("b", problem.n)):
+            assert isinstance(size, int), "sizes are known"
+            blocks = getattr(problem, f"scale_{operand}") == "block"
+            rows[operand] = size if blocks else 0
+            align = min(align, getattr(problem, f"align_scale_{operand}")) if blocks else align
         assert isinstance(problem.k, int), "sizes are known"
-        return cls(rows, -(-problem.k // BLOCK_K), PACKED_K // (4 * pairs_of_block(problem)), align)
+        slices = PACKED_K // (4 * pairs_of_block(problem))
+        return cls(rows["a"], rows["b"], -(-problem.k // BLOCK_K), slices, align)
 
     @property
     def steps(self) -> int:
         return -(-self.blocks // (4 * self.slices))
 
-    @property
-    def bytes(self) -> int:
-        """Those of packed scales."""
-        return -(-self.rows // GROUP_ROWS) * GROUP_ROWS * self.steps * 4 * self.slices
+    def bytes(self, operand: str) -> int:
+        """Those of the packed scales of operand "a" or "b"."""
+        rows = {"a": self.rows_a, "b": self.rows_b}[operand]
+        return -(-rows // GROUP_ROWS) * GROUP_ROWS * self.steps * 4 * self.slices
 
     @property
     def numbers(self) -> dict[str, int]:
         """The arguments that are not pointers."""
-        return {"rows": self.rows, "blocks": self.blocks, "steps": self.steps}
+        names = ("rows_a", "rows_b", "blocks", "steps")
+        return {name: getattr(self, name) for name in names}
 
     @property
     def vector(self) -> int:
@@ -87,7 +104,8 @@ def kernel(packing: Packing) -> KernelSpec:
 
 
 def launch(packing: Packing) -> Launch:
-    """Launch geometry: a workgroup packs 64 rows of 256 scales."""
+    """Launch geometry: a workgroup packs 64 rows of 256 scales of one operand."""
     of_group = THREADS // LANE_ROWS * OF_THREAD
     along_k = -(-packing.steps * 4 * packing.slices // of_group)
-    return Launch((-(-packing.rows // GROUP_ROWS), along_k, 1), (THREADS, 1, 1))
+    groups = -(-max(packing.rows_a, packing.rows_b) // GROUP_ROWS)
+    return Launch((groups, along_k, 2), (THREADS, 1, 1))

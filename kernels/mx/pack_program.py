@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import flydsl.compiler as flyc
 import flydsl.expr as fx
-from flydsl.expr import range_constexpr, rocdl
+from flydsl.expr import rocdl
 from flydsl.expr.typing import T
 
 from flycc.kernels.common.arguments import numbers, placeholders
@@ -28,40 +28,54 @@ def build(symbol: str, slices: int, vector: int) -> tuple[Any, tuple[Any, ...]]:
     """The host function that launches the kernel, and placeholder arguments for it."""
 
     @flyc.kernel(name=symbol)
-    def mx_pack(scales: fx.Pointer, packed: fx.Pointer, sizes: Sizes) -> None:
-        thread = fx.Int32(fx.thread_idx.x)
-        row = thread % LANE_ROWS
-        group = fx.Int32(fx.block_idx.x)
-        first = (fx.Int32(fx.block_idx.y) * (THREADS // LANE_ROWS) + thread // LANE_ROWS) * OF_THREAD
-        source = bounded(scales + fx.Int64(group) * fx.Int64(sizes.blocks) * GROUP_ROWS)
-        rows = []
-        for i in range_constexpr(GROUP_ROWS // LANE_ROWS):
-            place = row + i * LANE_ROWS
-            exists = place < sizes.rows - group * GROUP_ROWS
-            rows.append(_load(source, exists, place * sizes.blocks, first, sizes.blocks, vector))
-        of_step = GROUP_ROWS * 4 * slices
-        target = bounded(packed + fx.Int64(group) * fx.Int64(sizes.steps) * of_step)
-        for chunk in range_constexpr(0, OF_THREAD // 4, slices):
-            transposed = [_transposed([words[chunk + i] for words in rows]) for i in range(slices)]
-            step = fx.Int32(fx.Uint32(first + 4 * chunk) // (4 * slices))
-            for lane_group in range_constexpr(4):
-                lane = row + lane_group * LANE_ROWS
-                offset = checked(step < sizes.steps, step * of_step + lane * (4 * slices))
-                _store(target, [words[lane_group] for words in transposed], offset)
+    def mx_pack(
+        scale_a: fx.Pointer, scale_b: fx.Pointer, packed_a: fx.Pointer, packed_b: fx.Pointer, sizes: Sizes
+    ) -> None:
+        if fx.Int32(fx.block_idx.z) == 0:
+            _pack(scale_a, packed_a, sizes.rows_a, sizes, slices, vector)
+        else:
+            _pack(scale_b, packed_b, sizes.rows_b, sizes, slices, vector)
 
     @flyc.jit
     def launch(
-        scales: fx.Pointer,
-        packed: fx.Pointer,
+        scale_a: fx.Pointer,
+        scale_b: fx.Pointer,
+        packed_a: fx.Pointer,
+        packed_b: fx.Pointer,
         sizes: Sizes,
         groups: fx.Int32,
         along_k: fx.Int32,
         stream: fx.Stream = fx.Stream(None),  # noqa: B008 (FlyDSL's spelling of the default stream)
     ) -> None:
-        mx_pack(scales, packed, sizes).launch(grid=(groups, along_k, 1), block=(THREADS, 1, 1), stream=stream)
+        mx_pack(scale_a, scale_b, packed_a, packed_b, sizes).launch(
+            grid=(groups, along_k, 2), block=(THREADS, 1, 1), stream=stream
+        )
 
-    elements = {"scales": fx.Int8, "packed": fx.Int8}
+    elements = dict.fromkeys(KERNARG.pointers, fx.Int8)
     return launch, (*placeholders(KERNARG, elements), fx.Int32(1), fx.Int32(1))
+
+
+def _pack(
+    scales: fx.Pointer, packed: fx.Pointer, count: fx.Int32, sizes: Any, slices: int, vector: int
+) -> None:
+    """A work-item's share of an operand that has `count` rows."""
+    thread, group = fx.Int32(fx.thread_idx.x), fx.Int32(fx.block_idx.x)
+    row = thread % LANE_ROWS
+    first = (fx.Int32(fx.block_idx.y) * (THREADS // LANE_ROWS) + thread // LANE_ROWS) * OF_THREAD
+    left = count - group * GROUP_ROWS
+    source = bounded(scales + fx.Int64(group) * fx.Int64(sizes.blocks) * GROUP_ROWS)
+    rows = []
+    for place in (row + i * LANE_ROWS for i in range(GROUP_ROWS // LANE_ROWS)):
+        rows.append(_load(source, place < left, place * sizes.blocks, first, sizes.blocks, vector))
+    of_step = GROUP_ROWS * 4 * slices
+    target = bounded(packed + fx.Int64(group) * fx.Int64(sizes.steps) * of_step)
+    for chunk in range(0, OF_THREAD // 4, slices):
+        transposed = [_transposed([words[chunk + i] for words in rows]) for i in range(slices)]
+        step = fx.Int32(fx.Uint32(first + 4 * chunk) // (4 * slices))
+        for lane_group in range(4):
+            lane = row + lane_group * LANE_ROWS
+            offset = checked((left > 0) & (step < sizes.steps), step * of_step + lane * (4 * slices))
+            _store(target, [words[lane_group] for words in transposed], offset)
 
 
 def _load(

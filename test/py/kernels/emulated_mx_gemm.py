@@ -178,10 +178,10 @@ class Mx:
         compiled = compile_kernel(mx.kernel(problem, config))
         memory = emulator.Memory()
         scales = [
-            packed(side.scales, mx.Packing.of(problem, name))
+            packed(side.scales, mx.Packing.of(problem))
             if config.packed and side.kind == "block"
             else side.scale_buffer
-            for name, side in (("a", self.a), ("b", self.b))
+            for side in (self.a, self.b)
         ]
         values: dict[str, int | float] = {
             **mx.ABSENT,

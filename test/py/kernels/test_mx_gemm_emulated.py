@@ -21,7 +21,7 @@ from emulated_mx_gemm import ELEMENTS, Mx, Side, decoded, reference, relative_rm
 from flycc import emulator
 from flycc.codegen import compile_kernel
 from flycc.contracts import Epilogue
-from flycc.contracts.scaled_gemm import ElementFormat, ScaleKind
+from flycc.contracts.scaled_gemm import ElementFormat, ScaledGemmProblem, ScaleKind
 from flycc.kernels import mx
 from flycc.kernels.gemm import GemmConfig
 from flycc.kernels.mx import MxConfig, pack
@@ -260,19 +260,24 @@ def test_epilogue() -> None:
 
 
 @pytest.mark.parametrize(
-    ("rows", "blocks", "slices", "align"), [(130, 48, 2, 16), (70, 33, 1, 1), (3, 300, 1, 4)]
+    ("rows", "k", "formats", "align"),
+    [((130, 70), 1536, "e2m1 e2m1", 16), ((70, 3), 1056, "e4m3 e5m2", 1), ((3, 200), 9600, "e2m1 e5m2", 4)],
 )
-def test_packing(rows: int, blocks: int, slices: int, align: int) -> None:
-    rng = np.random.default_rng([seed, rows])
-    packing = mx.Packing(rows, blocks, slices, align)
-    scales = rng.integers(0, 256, (rows, blocks)).astype(np.uint8)
-    found = np.full(packing.bytes, 9, np.uint8)
-    compiled, geometry, memory = compile_kernel(pack.kernel(packing)), pack.launch(packing), emulator.Memory()
+def test_packing(rows: tuple[int, int], k: int, formats: str, align: int) -> None:
+    rng = np.random.default_rng([seed, *rows])
+    first, second = formats.split()
+    aligned = {"align_scale_a": align, "align_scale_b": align}
+    problem = ScaledGemmProblem(first, second, "bf16", *rows, k, **aligned)  # type: ignore[arg-type]
+    packing, memory = mx.Packing.of(problem), emulator.Memory()
+    scales = [rng.integers(0, 256, (count, packing.blocks)).astype(np.uint8) for count in rows]
+    found = [np.full(packing.bytes(operand), 9, np.uint8) for operand in "ab"]
     pointers = {
-        "scales": memory.register(scales.reshape(-1), writable=False),
-        "packed": memory.register(found),
+        name: memory.register(array.reshape(-1), writable="packed" in name)
+        for name, array in zip(("scale_a", "scale_b", "packed_a", "packed_b"), (*scales, *found), strict=True)
     }
+    compiled, geometry = compile_kernel(pack.kernel(packing)), pack.launch(packing)
     kernel = emulator.load(compiled.elf).kernels[compiled.symbol]
     kernarg = compiled.kernarg.pack({**pointers, **packing.numbers})
     emulator.launch(kernel, geometry.grid, geometry.block, kernarg, memory)
-    assert (found == emulated_mx_gemm.packed(scales, packing)).all()
+    for given, packed in zip(scales, found, strict=True):
+        assert (packed == emulated_mx_gemm.packed(given, packing)).all()
