@@ -1,14 +1,14 @@
 """MX-scaled products of the published shapes: what flycc chooses, modelled, beside Triton and published times.
 
 MXFP8 (e4m3) and MXFP4 (e2m1), NT, block scales as tensors have them, bf16 results. Where flycc's kernel takes packed
-scales, its time has the launch that packs A's; those of B, which are weights', are packed once. Triton's kernel,
-tl.dot_scaled on scales as they lie, is compiled here and modelled in the same way, the best of a sweep of tiles.
+scales, its time has the launch that packs them. Triton's kernel, tl.dot_scaled on scales as they lie, is compiled here
+and modelled in the same way, the best of a sweep of tiles.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from importlib.util import find_spec
 from typing import Any
 
@@ -17,10 +17,8 @@ from flycc.benchmarks.costmodel_data import published
 from flycc.cli.output import console, table
 from flycc.contracts import Reason, ScaledGemmProblem, ScaleRangeProblem
 from flycc.contracts.scaled_gemm import BLOCK_K, ElementFormat
-from flycc.costmodel import Prediction
 from flycc.kernels import mx
-from flycc.kernels.mx import pack
-from flycc.tuning.modelled import Step, model, predicted, steps, total
+from flycc.tuning.modelled import model, predicted, steps, total
 
 #: By name, the format of both operands, and the TFLOP/s that are the target for the square.
 FORMATS: dict[str, tuple[ElementFormat, float]] = {"mxfp8": ("e4m3", 3000), "mxfp4": ("e2m1", 4800)}
@@ -68,35 +66,19 @@ def _flycc(element: ElementFormat, m: int, n: int, k: int) -> dict[str, Any]:
     config = mx.choose(problem)
     assert not isinstance(config, Reason), config
     launches = model(problem, config)
-    packing = {operand: _packing(problem, operand) for operand in config.packed}
     on_device = sum(prediction.device_us.typical for prediction in launches)
     unscaled = replace(problem, scale_a="none", scale_b="none")
-    bare = sum(each.device_us.typical for each in model(unscaled, replace(config, packed="")))
+    bare = sum(each.device_us.typical for each in model(unscaled, replace(config, packed=False)))
     return {
         "config": str(config),
-        **products.timed(
-            total([*(packing[each] for each in packing if each == "a"), *launches]), 2 * m * n * k
-        ),
-        "product_us": asdict(total(launches)),
-        "pack_us": {operand: each.device_us.typical for operand, each in packing.items()},
+        **products.timed(total(launches), 2 * m * n * k),
+        "pack_us": launches[0].device_us.typical if config.packed else 0.0,
         "scales_share": 1 - bare / on_device,
         "launches": [
             products.launch_figures(step.spec, prediction)
             for step, prediction in zip(steps(problem, config), launches, strict=True)
         ],
     }
-
-
-def _packing(problem: ScaledGemmProblem, operand: str) -> Prediction:
-    of = mx.Packing.of(problem, operand)
-    return predicted(
-        Step(
-            pack.kernel(of),
-            pack.launch(of),
-            {"scales": of.rows * of.blocks, "packed": of.bytes},
-            of.numbers,
-        )
-    )
 
 
 def _guard(m: int, k: int, call_us: float) -> dict[str, float]:
@@ -126,25 +108,24 @@ def show(figures: Mapping[str, Any]) -> None:
         below = [shape for shape, row in rows if row["speedup"].get("published flydsl", 1) < 1]
         console.print(f"below published flydsl: {', '.join(below) or 'none'}")
     console.print(
-        "Loads: share of the product's time on the device that it takes more than the same kernel without scales. "
-        "Pack: us for the scales of A, in the call, and of B, once. "
+        "Scales: share of the time on the device that it takes more than the same kernel without scales. "
+        "Pack: us for packing them, part of the call. "
         "Guard: us to read A's scales for one, and that by the call; none is needed where flycc quantises A."
     )
     products.show_notes(found)
     products.show_targets(figures["targets"])
 
 
-_SCALES = ("shape", "product us", "loads", "pack A", "pack B", "guard us", "guard")
+_SCALES = ("shape", "us", "scales", "pack", "guard us", "guard")
 
 
 def _scales(name: str, row: Mapping[str, Any]) -> tuple[str, ...]:
     ours, guard = row["flycc"], row["guard"]
-    packs = (f"{ours['pack_us'][each]:.1f}" if each in ours["pack_us"] else "-" for each in ("a", "b"))
     return (
         name,
-        f"{ours['product_us']['typical']:.1f}",
+        f"{ours['us']['typical']:.1f}",
         f"{ours['scales_share']:.0%}",
-        *packs,
+        f"{ours['pack_us']:.1f}" if ours["pack_us"] else "-",
         f"{guard['scan_us']:.1f}",
         f"{guard['share']:.1%}",
     )

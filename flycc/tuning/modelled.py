@@ -28,6 +28,7 @@ from flycc.emulator.trace import Trace
 from flycc.emulator.trace_recorder import Recorder
 from flycc.kernels import gemm, grouped_gemm, mx, rms_norm, topk
 from flycc.kernels.common.spec import KernelSpec, Launch
+from flycc.kernels.mx import pack
 
 Problem: TypeAlias = GemmProblem | GroupedGemmProblem | RmsNormProblem | ScaledGemmProblem | TopkProblem
 Config: TypeAlias = (
@@ -111,7 +112,7 @@ def _modelled(problem: Problem, config: Config, floor: Floor) -> tuple[Predictio
 def steps(problem: Problem, config: Config) -> list[Step]:
     """The launches that compute `problem` under `config`, with what they need to run. Raises as `model` does."""
     if isinstance(problem, ScaledGemmProblem):
-        return [_scaled(problem, config)]
+        return [*_packing(problem, config), _scaled(problem, config)]
     if isinstance(problem, GemmProblem):
         return [_gemm(problem, config)]
     if isinstance(problem, GroupedGemmProblem):
@@ -127,10 +128,10 @@ def predicted(step: Step, floor: Floor = "graph") -> Prediction:
 def _products(problem: Any, config: Any, floor: Floor) -> tuple[Prediction, ...]:
     """A launch of which only the last round is split counts as two, one after the other."""
     family, tile = _family(problem), _tile(config)
+    found = [predicted(step, floor) for step in _packing(problem, config)]
     if not config.split:
-        return (_product(problem, config, family.launch(problem, config).grid, floor),)
+        return (*found, _product(problem, config, family.launch(problem, config).grid, floor))
     shares = family.shares(problem, config)
-    found = []
     if shares.whole:
         unsplit = _with_tile(config, splits=1, tail=False)
         grid = family.launch(problem, unsplit).grid
@@ -198,7 +199,7 @@ def _alike(size: int, tile: int) -> int:
 
 @lru_cache(maxsize=128)
 def _product_trace(problem: Any, config: Any) -> Trace:
-    return _trace(steps(problem, config)[0])
+    return _trace(steps(problem, config)[-1])
 
 
 @lru_cache(maxsize=1024)
@@ -304,6 +305,21 @@ def _gemm(problem: Any, config: Any) -> Step:
     matrices |= {"partial": 4 * shares.sums, "arrived": 4 * shares.counters}
     numbers |= {"parts": shares.parts, "part_k": shares.part_k, "whole": shares.whole}
     return Step(kernel, geometry, matrices, {**numbers, **sizes}, arrived=gemm.others_arrived(shares.parts))
+
+
+def _packing(problem: Any, config: Any) -> list[Step]:
+    """The launch that packs a product's scales, if there is one."""
+    if not isinstance(config, mx.MxConfig) or not config.packed:
+        return []
+    packing = mx.Packing.of(problem)
+    buffers = {
+        **{
+            name: getattr(packing, name.replace("scale", "rows")) * packing.blocks
+            for name in ("scale_a", "scale_b")
+        },
+        **{f"packed_{operand}": packing.bytes(operand) for operand in ("a", "b")},
+    }
+    return [Step(pack.kernel(packing), pack.launch(packing), buffers, packing.numbers)]
 
 
 def _scaled(problem: Any, config: Any) -> Step:
