@@ -35,8 +35,7 @@ def test_figures_hang_together(tmp_path: Path, monkeypatch, capsys) -> None:
             us, rate = side["us"], side["tflops"]
             assert 0 < us["low"] <= us["typical"] <= us["high"]
             assert us["typical"] * rate["typical"] * 1e6 == pytest.approx(2 * m * n * k)
-        packed = ours["us"]["typical"] - ours["product_us"]["typical"]
-        assert packed == pytest.approx(ours["pack_us"].get("a", 0.0))
+        assert (ours["pack_us"] > 0) == ours["config"].endswith("packed")
         assert ours["scales_share"] < 1
         assert row["guard"]["share"] * ours["us"]["typical"] == pytest.approx(row["guard"]["scan_us"])
         assert row["published_us"] == {}
