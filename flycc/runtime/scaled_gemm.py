@@ -15,6 +15,7 @@ from flycc.contracts import Epilogue, FlyccError, Reason, ScaledGemmProblem
 from flycc.contracts.gemm import Activation
 from flycc.contracts.scaled_gemm import ELEMENT_BITS, ElementFormat
 from flycc.kernels import mx as family
+from flycc.kernels.mx import pack
 from flycc.runtime import choice, launching, plans, refusals, workspace
 from flycc.runtime.device import Device
 from flycc.runtime.devices import common_device, device_for
@@ -141,11 +142,13 @@ def prepare(
         config = next(reaching, None)
         if config is None:
             raise FlyccError(reason)
+    if config.packed and all(isinstance(size, int) for size in (problem.m, problem.n)):
+        load(pack.kernel(family.Packing.of(problem)), device)
     return config, load(family.kernel(problem, config), device)
 
 
-def launch(operands: ScaledGemmOperands, device: Device) -> Launched:
-    """Compute `operands.out`. Raises `FlyccError` before anything ran, or `DeviceError` from the launch."""
+def launch(operands: ScaledGemmOperands, device: Device) -> list[Launched]:
+    """Compute `operands.out`. Raises `FlyccError` before anything ran, or `DeviceError` from a launch."""
     problem = operands.problem()
     strides = operands.strides()
     config, loaded = prepare(problem, device, strides)
@@ -153,6 +156,11 @@ def launch(operands: ScaledGemmOperands, device: Device) -> Launched:
     m, n = operands.out.shape
     k = family.pairs(family.widest(problem), operands.k)
     numbers = {**family.ABSENT, **strides, "m": m, "n": n, "k": k}
+    inputs = operands.inputs()
+    packings = []
+    if config.packed:
+        packings.append(pack_scales(problem, inputs, device))
+        inputs |= {name.replace("packed", "scale"): scales for name, scales in packings[0].outputs.items()}
     with ExitStack() as stack:
         if config.split:
             shares = family.shares(problem, config)
@@ -160,9 +168,26 @@ def launch(operands: ScaledGemmOperands, device: Device) -> Launched:
             outputs["partial"] = workspace.sums(max(1, shares.sums), place)
             outputs["arrived"] = stack.enter_context(workspace.counters(shares.counters, device, place))
             numbers |= {"parts": shares.parts, "part_k": shares.part_k, "whole": shares.whole}
-        return launching.launch(
-            device, loaded, family.launch(problem, config), operands.inputs(), outputs, numbers
+        geometry = family.launch(problem, config)
+        return [*packings, launching.launch(device, loaded, geometry, inputs, outputs, numbers)]
+
+
+def pack_scales(problem: ScaledGemmProblem, inputs: Mapping[str, Tensor], device: Device) -> Launched:
+    """Pack the block scales among `inputs`."""
+    packing = family.Packing.of(problem)
+    scales = {
+        name: tensor
+        for name, tensor in inputs.items()
+        if name.startswith("scale") and getattr(problem, name) == "block"
+    }
+    packed = {
+        name.replace("scale", "packed"): torch.empty(
+            packing.bytes(name[-1]), dtype=torch.uint8, device=tensor.device
         )
+        for name, tensor in scales.items()
+    }
+    kernel = load(pack.kernel(packing), device)
+    return launching.launch(device, kernel, pack.launch(packing), scales, packed, packing.numbers)
 
 
 def scaled_gemm(
@@ -204,7 +229,7 @@ def scaled_gemm(
         try:
             device = device_for(common_device(**given))
             operands = ScaledGemmOperands.of(left, right, bias, residual, activation, out)
-            _PLANS.keep(given, arguments, [out], [launch(operands, device)])
+            _PLANS.keep(given, arguments, [out], launch(operands, device))
             return out
         except Exception as error:  # a model never breaks because of us: see refusals.refuse
             refusals.refuse("scaled-gemm", error)

@@ -53,7 +53,7 @@ class MxVariant:
 
     @property
     def symbol(self) -> str:
-        return f"mx_{self.a}_{self.b}{f'_packed_{self.packed}' if self.packed else ''}_{self.dtype}_{self.gemm.symbol}"
+        return f"mx_{self.a}_{self.b}{'_packed' * self.packed}_{self.dtype}_{self.gemm.symbol}"
 
 
 def _of_own_pairs(variant: GemmVariant, problem: ScaledGemmProblem) -> GemmVariant:

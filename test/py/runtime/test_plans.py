@@ -20,6 +20,8 @@ from torch.overrides import TorchFunctionMode
 
 from flycc.contracts import GemmProblem
 from flycc.kernels import gemm as family
+from flycc.kernels.gemm import GemmConfig
+from flycc.kernels.mx import MxConfig
 from flycc.runtime import (
     choice,
     devices,
@@ -168,6 +170,23 @@ def test_scaled_products_are_repeated(device: HipDevice, launched: list[Launched
         device.synchronize()
         assert torch.equal(found, (worth(a, scale_a) @ worth(b, scale_b).T + bias).float())
     assert len(launched) == len(scaled_gemm._PLANS) == 1
+
+
+def test_products_whose_scales_are_packed_before_are_repeated(
+    device: HipDevice, launched: list[Launched], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both launches, and what lies between them."""
+    ring = MxConfig(GemmConfig(64, 64, 64, 2, 2, stages_m=3, stages_n=3), packed=True)
+    monkeypatch.setattr(scaled_gemm.family, "choose", lambda problem: ring)
+    for _ in range(3):
+        a, b = elements("e2m1", 5, 256), elements("e2m1", 7, 256)
+        scale_a, scale_b = scales(125, 129, 5, 8), scales(125, 129, 7, 8)
+        given = [on_device(device, x) for x in (a, b, scale_a, scale_b)]
+        found = scaled_gemm.scaled_gemm(*given, out_dtype=torch.float32)
+        device.synchronize()
+        assert torch.equal(found, (worth(a, scale_a) @ worth(b, scale_b).T).float())
+    assert len(launched) == 2
+    assert len(scaled_gemm._PLANS) == 1
 
 
 def test_zeros_of_either_sign_are_different_scales(device: HipDevice, launched: list[Launched]) -> None:

@@ -18,6 +18,8 @@ from pytorchs_way import by_pytorch
 from scaled_values import TYPES, elements, scales, worth
 from torch import Tensor
 
+from flycc.kernels.gemm import GemmConfig
+from flycc.kernels.mx import MxConfig
 from flycc.runtime import refusals
 from flycc.runtime import scaled_gemm as runtime
 
@@ -213,3 +215,15 @@ def test_wrong_arguments_are_named(changed: dict[str, Any], message: str, place:
     given = {name: x.to(place) if isinstance(x, Tensor) else x for name, x in given.items()}
     with pytest.raises(RuntimeError, match=message):
         scaled_gemm(**given)
+
+
+@pytest.mark.parametrize("form", ["e4m3", "e2m1"])
+def test_scales_that_are_packed_before(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of both operands, or of one where the other has row scales."""
+    ring = MxConfig(GemmConfig(64, 64, 64, 2, 2, stages_m=3, stages_n=3), packed=True)
+    monkeypatch.setattr(runtime.family, "choose", lambda problem: ring)
+    a, b = elements(form, 70, 352), elements(form, 65, 352)
+    scale_a, scale_b = scales(125, 129, 70, 11), scales(125, 129, 65, 11)
+    check(worth(a, scale_a) @ worth(b, scale_b).T, True, a, b, scale_a, scale_b, out_dtype=torch.bfloat16)
+    rows = scales(125, 129, 65, 1)
+    check(worth(a, scale_a) @ worth(b, rows).T, True, a, b, scale_a, rows, out_dtype=torch.bfloat16)
