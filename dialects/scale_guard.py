@@ -23,12 +23,15 @@ class ScaleGuardOp(Flycc.Operation, name="scale_guard", traits=[Pure]):  # type:
     other than 255, and whether there is one of 255, as `flycc::scale_range` has it. One that is absent is of an operand
     without scales, whose bytes are all 127.
 
+    `a_blocks` and `b_blocks` say how many scales in a row of the tensor belong to one result, 0 that it is not known.
+    Where it is 1, or where scales are given and not their range, the spread is that within a row, not that of all.
+
     `placement` and `tree` say of which form the bounds are: where that one has its scales, and in which order it sums
     (see `flycc.scaled_gemm`). Where the guard holds, it has the bits of the form with the MFMA's own scales.
 
         %g = "flycc.scale_guard"(%sa, %sb) {placement = "element", tree = "any", a_min = 2 : i64, a_max = 252 : i64,
              b_min = 2 : i64, b_max = 252 : i64, sum_min = 130 : i64, sum_max = 360 : i64, spread = 4 : i64,
-             operandSegmentSizes = array<i32: 1, 1>}
+             a_blocks = 2 : i64, b_blocks = 0 : i64, operandSegmentSizes = array<i32: 1, 1>}
             : (!torch.vtensor<[4,2],f8E8M0FNU>, !torch.vtensor<[3],si32>) -> !torch.vtensor<[],i1>
     """
 
@@ -41,6 +44,8 @@ class ScaleGuardOp(Flycc.Operation, name="scale_guard", traits=[Pure]):  # type:
     sum_min: ir.IntegerAttr
     sum_max: ir.IntegerAttr
     spread: ir.IntegerAttr
+    a_blocks: ir.IntegerAttr
+    b_blocks: ir.IntegerAttr
     a: Operand[VTensor] | None = None
     b: Operand[VTensor] | None = None
 
@@ -48,6 +53,11 @@ class ScaleGuardOp(Flycc.Operation, name="scale_guard", traits=[Pure]):  # type:
     def bounds(self) -> Bounds:
         """The attributes together."""
         return Bounds(*(self.operation.attributes[field.name].value for field in fields(Bounds)))
+
+    @property
+    def blocks(self) -> tuple[int, int]:
+        """`a_blocks` and `b_blocks`."""
+        return self.a_blocks.value, self.b_blocks.value
 
     @staticmethod
     def verify_invariants(op: ir.Operation) -> bool:
@@ -97,6 +107,7 @@ def build_scale_guard(
     placement: Placement,
     tree: Tree,
     before: ir.Operation,
+    blocks: tuple[int, int] = (0, 0),
 ) -> ScaleGuardOp:
     """Creates a `flycc.scale_guard` in front of `before`, with its location."""
     with before.context:
@@ -104,7 +115,7 @@ def build_scale_guard(
         op = ScaleGuardOp(
             ir.Type.parse("!torch.vtensor<[],i1>"),
             ir.StringAttr.get(placement),
-            *(ir.IntegerAttr.get(i64, value) for value in asdict(bounds).values()),
+            *(ir.IntegerAttr.get(i64, value) for value in (*asdict(bounds).values(), *blocks)),
             a=a,
             b=b,
             loc=before.location,
@@ -147,7 +158,7 @@ def yielded(region: Any) -> ir.Value:
 
 def _check_guard(op: ir.Operation) -> None:
     names = [field.name for field in fields(Bounds)]
-    declared = {"placement": ir.StringAttr} | dict.fromkeys(names, ir.IntegerAttr)
+    declared = {"placement": ir.StringAttr} | dict.fromkeys([*names, "a_blocks", "b_blocks"], ir.IntegerAttr)
     if not has_attributes(op, declared) or len(op.results) != 1:
         return  # MLIR checks the declaration next, and reports what is not as declared
     placement = op.attributes["placement"].value
@@ -161,6 +172,9 @@ def _check_guard(op: ir.Operation) -> None:
         value, most = op.attributes[name].value, getattr(free, name.replace("min", "max"))
         if not 0 <= value <= most:
             raise Fault(f"{name} must be from 0 to {most}, got {value}")
+    for name in ("a_blocks", "b_blocks"):
+        if op.attributes[name].value < 0:
+            raise Fault(f"{name} must not be negative, got {op.attributes[name].value}")
     given = segments(op, "operandSegmentSizes", op.operands, "a? b?")
     if not given:
         raise Fault("a or b must be given: without, nothing is left to ask at run time")

@@ -135,7 +135,10 @@ def _place_dequantized(gemm: GemmOp, relaxed: bool) -> None:
         if not relaxed:
             assert bounds is not None
             scales = a.scales, b.scales
-            guard = build_scale_guard(*scales, bounds, placement="element", tree="any", before=op).result
+            blocks = max(a.columns, 1), max(b.columns, 1)
+            guard = build_scale_guard(
+                *scales, bounds, placement="element", tree="any", blocks=blocks, before=op
+            ).result
         versioned = version(op, guarded, guard, (*reversed(b.read.ops), *reversed(a.read.ops)))
         why = f"then {a.k} products of {formats} have one sum in every order; as written elsewhere"
         text = "relaxed: no proof of equal bits" if relaxed else f"where {bounds}: {why}"

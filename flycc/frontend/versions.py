@@ -124,9 +124,10 @@ def _guard(guard: ScaleGuardOp, graph: Graph, outer: Outer, product: str) -> Nod
     """Whether `guard` holds: a bool tensor."""
     ranges = [None if scales is None else _range(outer(scales), graph) for scales in (guard.a, guard.b)]
     bounds = list(astuple(guard.bounds))
-    node = graph.call_function(torch.ops.flycc.scale_guard.default, (*ranges, bounds, product))
+    blocks = list(guard.blocks)
+    node = graph.call_function(torch.ops.flycc.scale_guard.default, (*ranges, bounds, blocks, product))
     node.meta["val"] = torch.ops.flycc.scale_guard.default(
-        *(None if each is None else each.meta["val"] for each in ranges), bounds, product
+        *(None if each is None else each.meta["val"] for each in ranges), bounds, blocks, product
     )
     return node
 

@@ -11,11 +11,11 @@ from torch import Tensor
 
 from flycc.runtime.kept import Kept
 from flycc.runtime.library import LIBRARY
-from flycc.scales.formats import BIAS
+from flycc.scales.formats import BIAS, NAN_BYTE
 from flycc.scales.guards import Bounds
 from flycc.scales.ranges import Range
 
-LIBRARY.define("scale_guard(Tensor? a, Tensor? b, int[] bounds, str product) -> Tensor")
+LIBRARY.define("scale_guard(Tensor? a, Tensor? b, int[] bounds, int[] blocks, str product) -> Tensor")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +29,8 @@ class Verdict:
 
 
 _listeners: list[Callable[[Verdict], None]] = []
-#: The ranges of weights' scales.
-_KEPT: Kept[Range] = Kept()
+#: The ranges of weights' scales, and their spread within a row, by the scales in a row.
+_KEPT: Kept[tuple[Range, int]] = Kept()
 
 
 @contextmanager
@@ -43,7 +43,9 @@ def listening(listener: Callable[[Verdict], None]) -> Iterator[None]:
         _listeners.remove(listener)
 
 
-def scale_guard(a: Tensor | None, b: Tensor | None, bounds: Sequence[int], product: str) -> Tensor:
+def scale_guard(
+    a: Tensor | None, b: Tensor | None, bounds: Sequence[int], blocks: Sequence[int], product: str
+) -> Tensor:
     """Whether the scales of a and b are within `bounds`: a bool tensor [] in the CPU's memory, where it is asked.
 
     Args:
@@ -51,24 +53,40 @@ def scale_guard(a: Tensor | None, b: Tensor | None, bounds: Sequence[int], produ
             range is read once and kept until they are written to (see `Kept`); or None for an operand without scales,
             whose bytes count as 127.
         bounds: the fields of `flycc.scales.guards.Bounds`.
+        blocks: of a and of b, how many scales in a row belong to one result; 0 is not known.
         product: the name that verdicts are counted by.
 
     Ranges that a GPU computes are waited for.
     """
-    _checked(a, b, bounds)
-    ranges = tuple(map(_range, (a, b)))
-    verdict = Verdict(product, Bounds(*bounds).holds(*ranges), *ranges)
+    _checked(a, b, bounds, blocks)
+    (range_a, spread_a), (range_b, spread_b) = map(_extent, (a, b), blocks)
+    holds = Bounds(*bounds).holds(range_a, range_b, spread_a + spread_b)
+    verdict = Verdict(product, holds, range_a, range_b)
     for listener in list(_listeners):
         listener(verdict)
     return torch.tensor(verdict.holds)
 
 
-def _range(scales: Tensor | None) -> Range:
+def _extent(scales: Tensor | None, blocks: int) -> tuple[Range, int]:
+    """The range of scales, and how far those of one row lie apart at most."""
     if scales is None:
-        return Range(BIAS, BIAS)
+        return Range(BIAS, BIAS), 0
     if scales.dtype == torch.int32:
-        return _numbers(scales)
-    return _KEPT.get(scales, None, lambda: _numbers(torch.ops.flycc.scale_range(scales)))
+        found = _numbers(scales)
+        return found, 0 if blocks == 1 else found.hi - found.lo
+    return _KEPT.get(scales, blocks, lambda: _extent_of_weight(scales, blocks))
+
+
+def _extent_of_weight(scales: Tensor, blocks: int) -> tuple[Range, int]:
+    found = _numbers(torch.ops.flycc.scale_range(scales))
+    if blocks in (0, 1) or not scales.numel():
+        return found, 0 if blocks == 1 else found.hi - found.lo
+    rows = scales.view(torch.uint8).reshape(-1, blocks)
+    nan = rows == NAN_BYTE
+    spread = (
+        rows.masked_fill(nan, 0).amax(1).int() - rows.amin(1)
+    ).amax()  # the least byte is no NaN, or all are
+    return found, max(int(spread), 0)
 
 
 def _numbers(range_: Tensor) -> Range:
@@ -76,21 +94,26 @@ def _numbers(range_: Tensor) -> Range:
     return Range(low, high, bool(nan))
 
 
-def _checked(a: Tensor | None, b: Tensor | None, bounds: Sequence[int]) -> None:
+def _checked(a: Tensor | None, b: Tensor | None, bounds: Sequence[int], blocks: Sequence[int]) -> None:
     for name, scales in (("a", a), ("b", b)):
         if scales is None or scales.dtype == torch.float8_e8m0fnu:
             continue
         if scales.dtype != torch.int32 or list(scales.shape) != [3]:
             given = f"{scales.dtype} {list(scales.shape)}"
-            accepted = "a range, int32 [3], or scales of float8_e8m0fnu are accepted"
-            raise RuntimeError(f"flycc::scale_guard: {name} is {given}; {accepted}")
+            known = "a range, int32 [3], or scales of float8_e8m0fnu are accepted"
+            raise RuntimeError(f"flycc::scale_guard: {name} is {given}; {known}")
     count = len(Bounds.__slots__)
-    if len(bounds) != count:
-        raise RuntimeError(f"flycc::scale_guard: bounds are {len(bounds)} numbers; {count} are accepted")
+    for name, numbers, accepted in (("bounds", bounds, count), ("blocks", blocks, 2)):
+        if len(numbers) != accepted:
+            raise RuntimeError(
+                f"flycc::scale_guard: {name} are {len(numbers)} numbers; {accepted} are accepted"
+            )
 
 
-def _scale_guard_fake(a: Tensor | None, b: Tensor | None, bounds: Sequence[int], product: str) -> Tensor:
-    _checked(a, b, bounds)
+def _scale_guard_fake(
+    a: Tensor | None, b: Tensor | None, bounds: Sequence[int], blocks: Sequence[int], product: str
+) -> Tensor:
+    _checked(a, b, bounds, blocks)
     return torch.empty((), dtype=torch.bool, device="cpu")
 
 

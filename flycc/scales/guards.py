@@ -13,9 +13,11 @@ class Bounds:
     """For which ranges of E8M0 bytes, of a (`a.lo`, `a.hi`) and of b, a guard holds; ends are included.
 
         a_min <= a.lo, a.hi <= a_max, b_min <= b.lo, b.hi <= b_max, sum_min <= a.lo + b.lo, a.hi + b.hi <= sum_max,
-        (a.hi - a.lo) + (b.hi - b.lo) <= spread
+        spread of S <= spread
 
-    Bytes of 255 do not count: they make NaN of the same results in both forms.
+    The spread is how far the sums of bytes S of the blocks of one result lie apart, at most: that of a row of a and
+    that of a row of b together, which is no more than (a.hi - a.lo) + (b.hi - b.lo). Bytes of 255 do not count: they
+    make NaN of the same results in both forms.
     """
 
     a_min: int = 0
@@ -54,8 +56,9 @@ class Bounds:
             narrowed[f"{name}_max"] = min(getattr(self, f"{name}_max"), high)
         return replace(self, **narrowed)
 
-    def holds(self, a: Range, b: Range) -> bool:
-        """Whether all bytes of two ranges are within."""
+    def holds(self, a: Range, b: Range, spread: int | None = None) -> bool:
+        """Whether all bytes of two ranges are within; `spread` as far as more is known of it than the ranges say."""
+        wide = (a.hi - a.lo) + (b.hi - b.lo)
         return (
             self.a_min <= a.lo
             and a.hi <= self.a_max
@@ -63,7 +66,7 @@ class Bounds:
             and b.hi <= self.b_max
             and self.sum_min <= a.lo + b.lo
             and a.hi + b.hi <= self.sum_max
-            and (a.hi - a.lo) + (b.hi - b.lo) <= self.spread
+            and (wide if spread is None else spread) <= self.spread
         )
 
     @property

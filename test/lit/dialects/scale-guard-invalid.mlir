@@ -4,7 +4,7 @@
 // A placement whose tree is not stated.
 func.func @guard(%x0: !torch.vtensor<[4,2],f8E8M0FNU>, %x1: !torch.vtensor<[4,2],f8E8M0FNU>) {
   // expected-error @below {{flycc.scale_guard: tree must be stated: what "element" is equal to depends on it}}
-  %g = "flycc.scale_guard"(%x0, %x1) {placement = "element", a_min = 0 : i64, a_max = 254 : i64, b_min = 2 : i64, b_max = 252 : i64, sum_min = 130 : i64, sum_max = 508 : i64, spread = 4 : i64, operandSegmentSizes = array<i32: 1, 1>} : (!torch.vtensor<[4,2],f8E8M0FNU>, !torch.vtensor<[4,2],f8E8M0FNU>) -> !torch.vtensor<[],i1>
+  %g = "flycc.scale_guard"(%x0, %x1) {placement = "element", a_min = 0 : i64, a_max = 254 : i64, b_min = 2 : i64, b_max = 252 : i64, sum_min = 130 : i64, sum_max = 508 : i64, spread = 4 : i64, a_blocks = 2 : i64, b_blocks = 0 : i64, operandSegmentSizes = array<i32: 1, 1>} : (!torch.vtensor<[4,2],f8E8M0FNU>, !torch.vtensor<[4,2],f8E8M0FNU>) -> !torch.vtensor<[],i1>
   return
 }
 
@@ -13,7 +13,7 @@ func.func @guard(%x0: !torch.vtensor<[4,2],f8E8M0FNU>, %x1: !torch.vtensor<[4,2]
 // A placement that there is not.
 func.func @guard(%x0: !torch.vtensor<[4,2],f8E8M0FNU>, %x1: !torch.vtensor<[4,2],f8E8M0FNU>) {
   // expected-error @below {{placement must be one of element, product, one_sided, block, operand, hoisted, got nowhere}}
-  %g = "flycc.scale_guard"(%x0, %x1) {placement = "nowhere", tree = "any", a_min = 0 : i64, a_max = 254 : i64, b_min = 2 : i64, b_max = 252 : i64, sum_min = 130 : i64, sum_max = 508 : i64, spread = 4 : i64, operandSegmentSizes = array<i32: 1, 1>} : (!torch.vtensor<[4,2],f8E8M0FNU>, !torch.vtensor<[4,2],f8E8M0FNU>) -> !torch.vtensor<[],i1>
+  %g = "flycc.scale_guard"(%x0, %x1) {placement = "nowhere", tree = "any", a_min = 0 : i64, a_max = 254 : i64, b_min = 2 : i64, b_max = 252 : i64, sum_min = 130 : i64, sum_max = 508 : i64, spread = 4 : i64, a_blocks = 2 : i64, b_blocks = 0 : i64, operandSegmentSizes = array<i32: 1, 1>} : (!torch.vtensor<[4,2],f8E8M0FNU>, !torch.vtensor<[4,2],f8E8M0FNU>) -> !torch.vtensor<[],i1>
   return
 }
 
@@ -22,7 +22,7 @@ func.func @guard(%x0: !torch.vtensor<[4,2],f8E8M0FNU>, %x1: !torch.vtensor<[4,2]
 // A tree that there is not.
 func.func @guard(%x0: !torch.vtensor<[4,2],f8E8M0FNU>, %x1: !torch.vtensor<[4,2],f8E8M0FNU>) {
   // expected-error @below {{tree must be one of mfma, balanced, chain, any, got bush}}
-  %g = "flycc.scale_guard"(%x0, %x1) {placement = "element", tree = "bush", a_min = 0 : i64, a_max = 254 : i64, b_min = 2 : i64, b_max = 252 : i64, sum_min = 130 : i64, sum_max = 508 : i64, spread = 4 : i64, operandSegmentSizes = array<i32: 1, 1>} : (!torch.vtensor<[4,2],f8E8M0FNU>, !torch.vtensor<[4,2],f8E8M0FNU>) -> !torch.vtensor<[],i1>
+  %g = "flycc.scale_guard"(%x0, %x1) {placement = "element", tree = "bush", a_min = 0 : i64, a_max = 254 : i64, b_min = 2 : i64, b_max = 252 : i64, sum_min = 130 : i64, sum_max = 508 : i64, spread = 4 : i64, a_blocks = 2 : i64, b_blocks = 0 : i64, operandSegmentSizes = array<i32: 1, 1>} : (!torch.vtensor<[4,2],f8E8M0FNU>, !torch.vtensor<[4,2],f8E8M0FNU>) -> !torch.vtensor<[],i1>
   return
 }
 
@@ -31,7 +31,7 @@ func.func @guard(%x0: !torch.vtensor<[4,2],f8E8M0FNU>, %x1: !torch.vtensor<[4,2]
 // A bound beyond the bytes.
 func.func @guard(%x0: !torch.vtensor<[4,2],f8E8M0FNU>, %x1: !torch.vtensor<[4,2],f8E8M0FNU>) {
   // expected-error @below {{b_max must be from 0 to 254, got 255}}
-  %g = "flycc.scale_guard"(%x0, %x1) {placement = "element", tree = "any", a_min = 0 : i64, a_max = 254 : i64, b_min = 2 : i64, b_max = 255 : i64, sum_min = 130 : i64, sum_max = 508 : i64, spread = 4 : i64, operandSegmentSizes = array<i32: 1, 1>} : (!torch.vtensor<[4,2],f8E8M0FNU>, !torch.vtensor<[4,2],f8E8M0FNU>) -> !torch.vtensor<[],i1>
+  %g = "flycc.scale_guard"(%x0, %x1) {placement = "element", tree = "any", a_min = 0 : i64, a_max = 254 : i64, b_min = 2 : i64, b_max = 255 : i64, sum_min = 130 : i64, sum_max = 508 : i64, spread = 4 : i64, a_blocks = 2 : i64, b_blocks = 0 : i64, operandSegmentSizes = array<i32: 1, 1>} : (!torch.vtensor<[4,2],f8E8M0FNU>, !torch.vtensor<[4,2],f8E8M0FNU>) -> !torch.vtensor<[],i1>
   return
 }
 
@@ -40,7 +40,7 @@ func.func @guard(%x0: !torch.vtensor<[4,2],f8E8M0FNU>, %x1: !torch.vtensor<[4,2]
 // Nothing to ask.
 func.func @guard() {
   // expected-error @below {{a or b must be given: without, nothing is left to ask at run time}}
-  %g = "flycc.scale_guard"() {placement = "element", tree = "any", a_min = 0 : i64, a_max = 254 : i64, b_min = 2 : i64, b_max = 252 : i64, sum_min = 130 : i64, sum_max = 508 : i64, spread = 4 : i64, operandSegmentSizes = array<i32: 0, 0>} : () -> !torch.vtensor<[],i1>
+  %g = "flycc.scale_guard"() {placement = "element", tree = "any", a_min = 0 : i64, a_max = 254 : i64, b_min = 2 : i64, b_max = 252 : i64, sum_min = 130 : i64, sum_max = 508 : i64, spread = 4 : i64, a_blocks = 2 : i64, b_blocks = 0 : i64, operandSegmentSizes = array<i32: 0, 0>} : () -> !torch.vtensor<[],i1>
   return
 }
 
@@ -49,7 +49,7 @@ func.func @guard() {
 // Scales that are no E8M0 bytes.
 func.func @guard(%x0: !torch.vtensor<[4,2],f32>, %x1: !torch.vtensor<[4,2],f8E8M0FNU>) {
   // expected-error @below {{a must be of f8E8M0FNU, or a range of si32 [3], got f32[4, 2]}}
-  %g = "flycc.scale_guard"(%x0, %x1) {placement = "element", tree = "any", a_min = 0 : i64, a_max = 254 : i64, b_min = 2 : i64, b_max = 252 : i64, sum_min = 130 : i64, sum_max = 508 : i64, spread = 4 : i64, operandSegmentSizes = array<i32: 1, 1>} : (!torch.vtensor<[4,2],f32>, !torch.vtensor<[4,2],f8E8M0FNU>) -> !torch.vtensor<[],i1>
+  %g = "flycc.scale_guard"(%x0, %x1) {placement = "element", tree = "any", a_min = 0 : i64, a_max = 254 : i64, b_min = 2 : i64, b_max = 252 : i64, sum_min = 130 : i64, sum_max = 508 : i64, spread = 4 : i64, a_blocks = 2 : i64, b_blocks = 0 : i64, operandSegmentSizes = array<i32: 1, 1>} : (!torch.vtensor<[4,2],f32>, !torch.vtensor<[4,2],f8E8M0FNU>) -> !torch.vtensor<[],i1>
   return
 }
 
@@ -58,7 +58,7 @@ func.func @guard(%x0: !torch.vtensor<[4,2],f32>, %x1: !torch.vtensor<[4,2],f8E8M
 // A range of more than three numbers.
 func.func @guard(%x0: !torch.vtensor<[4,2],f8E8M0FNU>, %x1: !torch.vtensor<[4],si32>) {
   // expected-error @below {{b, a range, must be [3], got [4]}}
-  %g = "flycc.scale_guard"(%x0, %x1) {placement = "element", tree = "any", a_min = 0 : i64, a_max = 254 : i64, b_min = 2 : i64, b_max = 252 : i64, sum_min = 130 : i64, sum_max = 508 : i64, spread = 4 : i64, operandSegmentSizes = array<i32: 1, 1>} : (!torch.vtensor<[4,2],f8E8M0FNU>, !torch.vtensor<[4],si32>) -> !torch.vtensor<[],i1>
+  %g = "flycc.scale_guard"(%x0, %x1) {placement = "element", tree = "any", a_min = 0 : i64, a_max = 254 : i64, b_min = 2 : i64, b_max = 252 : i64, sum_min = 130 : i64, sum_max = 508 : i64, spread = 4 : i64, a_blocks = 2 : i64, b_blocks = 0 : i64, operandSegmentSizes = array<i32: 1, 1>} : (!torch.vtensor<[4,2],f8E8M0FNU>, !torch.vtensor<[4],si32>) -> !torch.vtensor<[],i1>
   return
 }
 
@@ -67,7 +67,7 @@ func.func @guard(%x0: !torch.vtensor<[4,2],f8E8M0FNU>, %x1: !torch.vtensor<[4],s
 // A verdict that is no truth value.
 func.func @guard(%x0: !torch.vtensor<[4,2],f8E8M0FNU>, %x1: !torch.vtensor<[4,2],f8E8M0FNU>) {
   // expected-error @below {{element type of result must be i1, got si32}}
-  %g = "flycc.scale_guard"(%x0, %x1) {placement = "element", tree = "any", a_min = 0 : i64, a_max = 254 : i64, b_min = 2 : i64, b_max = 252 : i64, sum_min = 130 : i64, sum_max = 508 : i64, spread = 4 : i64, operandSegmentSizes = array<i32: 1, 1>} : (!torch.vtensor<[4,2],f8E8M0FNU>, !torch.vtensor<[4,2],f8E8M0FNU>) -> !torch.vtensor<[],si32>
+  %g = "flycc.scale_guard"(%x0, %x1) {placement = "element", tree = "any", a_min = 0 : i64, a_max = 254 : i64, b_min = 2 : i64, b_max = 252 : i64, sum_min = 130 : i64, sum_max = 508 : i64, spread = 4 : i64, a_blocks = 2 : i64, b_blocks = 0 : i64, operandSegmentSizes = array<i32: 1, 1>} : (!torch.vtensor<[4,2],f8E8M0FNU>, !torch.vtensor<[4,2],f8E8M0FNU>) -> !torch.vtensor<[],si32>
   return
 }
 
@@ -76,7 +76,7 @@ func.func @guard(%x0: !torch.vtensor<[4,2],f8E8M0FNU>, %x1: !torch.vtensor<[4,2]
 // Many verdicts.
 func.func @guard(%x0: !torch.vtensor<[4,2],f8E8M0FNU>, %x1: !torch.vtensor<[4,2],f8E8M0FNU>) {
   // expected-error @below {{result must be [], got [2]}}
-  %g = "flycc.scale_guard"(%x0, %x1) {placement = "element", tree = "any", a_min = 0 : i64, a_max = 254 : i64, b_min = 2 : i64, b_max = 252 : i64, sum_min = 130 : i64, sum_max = 508 : i64, spread = 4 : i64, operandSegmentSizes = array<i32: 1, 1>} : (!torch.vtensor<[4,2],f8E8M0FNU>, !torch.vtensor<[4,2],f8E8M0FNU>) -> !torch.vtensor<[2],i1>
+  %g = "flycc.scale_guard"(%x0, %x1) {placement = "element", tree = "any", a_min = 0 : i64, a_max = 254 : i64, b_min = 2 : i64, b_max = 252 : i64, sum_min = 130 : i64, sum_max = 508 : i64, spread = 4 : i64, a_blocks = 2 : i64, b_blocks = 0 : i64, operandSegmentSizes = array<i32: 1, 1>} : (!torch.vtensor<[4,2],f8E8M0FNU>, !torch.vtensor<[4,2],f8E8M0FNU>) -> !torch.vtensor<[2],i1>
   return
 }
 

@@ -4,7 +4,7 @@
 // Elements of e2m1 have exact sums where the scales are near one another: two forms, and a guard.
 // CHECK-LABEL: func.func @dequantized
 // CHECK-NOT: mx_dequantize
-// CHECK: %[[G:.*]] = "flycc.scale_guard"(%arg2, %arg3) {a_max = 252 : i64, a_min = 2 : i64, b_max = 252 : i64, b_min = 2 : i64
+// CHECK: %[[G:.*]] = "flycc.scale_guard"(%arg2, %arg3) {a_blocks = 2 : i64, a_max = 252 : i64, a_min = 2 : i64, b_blocks = 2 : i64, b_max = 252 : i64, b_min = 2 : i64
 // CHECK-SAME: placement = "element", spread = 10 : i64, sum_max = 370 : i64, sum_min = 130 : i64, tree = "any"
 // CHECK-NEXT: %[[V:.*]] = "flycc.versioned"(%[[G]]) ({
 // CHECK-NEXT: %[[S:.*]] = "flycc.scaled_gemm"(%arg0, %arg1, %arg2, %arg3)

@@ -118,6 +118,19 @@ def test_one_graph_takes_either_form() -> None:
     assert len(record.graphs) == 1
 
 
+def test_rows_of_a_weight_may_lie_far_apart() -> None:
+    """No result meets the scales of two rows, so that only the spread within a row counts."""
+    a, (elements, scale) = fp4(5), fp4(16)
+    scale.view(torch.uint8)[:] += torch.arange(-40, 40, 5, dtype=torch.int8)[:, None].view(torch.uint8)
+
+    def product(a: Side, b: Side) -> Tensor:
+        return F.linear(mx(a), mx(b))
+
+    result, record, _ = compiled(product, a, (elements, scale))
+    assert [count.held for count in record.scale_guards.values()] == [1]
+    assert same_bits(result, product(a, (elements, scale)))
+
+
 def test_nan_scales_make_nan_in_both_forms() -> None:
     a, b = fp4(5), fp4(16)
     a[1].view(torch.uint8)[2, 1] = 255

@@ -17,8 +17,14 @@ from flycc.scales.ranges import Range, scan
 BYTES = st.integers(0, 254)
 
 
-def guard(a: torch.Tensor | None, b: torch.Tensor | None, bounds: Bounds, product: str = "mm") -> bool:
-    return bool(torch.ops.flycc.scale_guard(a, b, list(astuple(bounds)), product))
+def guard(
+    a: torch.Tensor | None,
+    b: torch.Tensor | None,
+    bounds: Bounds,
+    product: str = "mm",
+    blocks: tuple[int, int] = (0, 0),
+) -> bool:
+    return bool(torch.ops.flycc.scale_guard(a, b, list(astuple(bounds)), list(blocks), product))
 
 
 def span(*bytes_: int) -> torch.Tensor:
@@ -67,6 +73,17 @@ def test_range_is_that_of_the_theory() -> None:
     assert Range(low, high, bool(nan)) == scan(bytes(bytes_.numpy().tobytes()))
 
 
+def test_spread_is_that_of_rows_where_they_are_known() -> None:
+    """Rows far apart from one another, each of near scales: no result meets scales that are far apart."""
+    rows = torch.tensor([[120, 121, 255], [140, 138, 139], [255, 255, 255]], dtype=torch.uint8)
+    weight = rows.view(torch.float8_e8m0fnu)
+    assert guard(weight, span(127, 128), Bounds(spread=3), blocks=(3, 0))
+    assert not guard(weight, span(127, 128), Bounds(spread=2), blocks=(3, 0))
+    assert not guard(weight, span(127, 128), Bounds(spread=3))
+    assert guard(weight, span(127, 128), Bounds(spread=1), blocks=(1, 0))
+    assert guard(weight, span(127, 128), Bounds(spread=0), blocks=(1, 1))
+
+
 def test_range_of_a_weight_is_read_once_and_after_each_write(monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[Range] = []
     numbers = scale_guard._numbers
@@ -90,10 +107,10 @@ def test_range_of_a_weight_is_read_once_and_after_each_write(monkeypatch: pytest
 )
 def test_bad_arguments_are_named(a: torch.Tensor | None, bounds: list[int], message: str) -> None:
     with pytest.raises(RuntimeError, match=f"flycc::scale_guard: {message}"):
-        torch.ops.flycc.scale_guard(a, None, bounds, "mm")
+        torch.ops.flycc.scale_guard(a, None, bounds, [0, 0], "mm")
 
 
 def test_operator_is_sound_for_tracing() -> None:
     torch.library.opcheck(
-        torch.ops.flycc.scale_guard.default, (span(1, 2), None, list(astuple(Bounds())), "mm")
+        torch.ops.flycc.scale_guard.default, (span(1, 2), None, list(astuple(Bounds())), [0, 0], "mm")
     )
