@@ -152,7 +152,8 @@ def _candidate(
     if match is not None:
         count = len(match.consumed) if match.node == name else 0
         fused = tuple(targets[node] for node in reversed(match.fused))
-        return Candidate(*described, match.kernel, None, match.problem, count, fused, match.placement)
+        placement = match.placement if match.node == name else ""
+        return Candidate(*described, match.kernel, None, match.problem, count, fused, placement)
     if family in CALLED_FAMILIES:
         assert isinstance(node.target, torch._ops.OpOverload)
         return Candidate(*described, node.target._schema.name, None, "called as it is")

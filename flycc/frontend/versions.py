@@ -21,9 +21,9 @@ Outer = Callable[[Value], Node]
 
 
 def form(region: Region) -> OpView:
-    """The op of the dialect that a region of a `flycc.versioned` computes its result with."""
-    ops = (op.operation.opview for op in region.blocks[0].operations)
-    return next(op for op in ops if isinstance(op, Flycc.Operation) and op.name != "flycc.yield")
+    """The op of the dialect that a region of a `flycc.versioned` computes its result with, the last in it."""
+    ops = [op.operation.opview for op in region.blocks[0].operations]
+    return next(op for op in reversed(ops[:-1]) if isinstance(op, Flycc.Operation))
 
 
 def guarded_form(op: VersionedOp, graph: Graph, outer: Outer) -> Node:
