@@ -15,8 +15,11 @@ from flycc.contracts import (
     Reason,
     RmsNormBackwardProblem,
     RmsNormProblem,
+    ScaledGemmProblem,
+    ScaledGroupedGemmProblem,
     TopkProblem,
 )
+from flycc.contracts.mx import MxDequantizeProblem, MxQuantizeProblem, ScaleRangeProblem
 from flycc.dialects import problem
 from flycc.dialects.base import Flycc
 from flycc.passes.torch_ir import nested_ops
@@ -63,18 +66,19 @@ def lower_module(module: ir.Module, stage: str, observe: Observer) -> list[bytes
 
 def _kernels(problem: Problem) -> list[Any] | Reason:
     """The KernelSpec of each launch that serves `problem`, or why none does."""
-    from flycc.kernels import gemm, grouped_gemm, rms_norm, topk
+    from flycc.kernels import gemm, grouped_gemm, mx, mx_grouped, mx_quantize, rms_norm, topk
 
+    #: What chooses a configuration and makes the one kernel, by the type of problem.
+    families: dict[type, tuple[Any, Any]] = {
+        GemmProblem: (gemm.choose, gemm.kernel),
+        GroupedGemmProblem: (grouped_gemm.choose, grouped_gemm.kernel),
+        MxDequantizeProblem: (mx_quantize.choose, mx_quantize.dequantize_kernel),
+        MxQuantizeProblem: (mx_quantize.choose, mx_quantize.quantize_kernel),
+        RmsNormProblem: (rms_norm.choose, rms_norm.kernel),
+        ScaledGemmProblem: (mx.choose, mx.kernel),
+        ScaledGroupedGemmProblem: (mx_grouped.choose, mx_grouped.kernel),
+    }
     match problem:
-        case GemmProblem() | GroupedGemmProblem() | RmsNormProblem():
-            families: dict[type, Any] = {
-                GemmProblem: gemm,
-                GroupedGemmProblem: grouped_gemm,
-                RmsNormProblem: rms_norm,
-            }
-            family = families[type(problem)]
-            config = family.choose(problem)
-            return config if isinstance(config, Reason) else [family.kernel(problem, config)]
         case RmsNormBackwardProblem():
             steps = rms_norm.plan_backward(problem)
             if isinstance(steps, Reason):
@@ -87,6 +91,12 @@ def _kernels(problem: Problem) -> list[Any] | Reason:
                 if isinstance(selection, Reason)
                 else [topk.kernel(s.variant) for s in selection.steps]
             )
+        case ScaleRangeProblem():
+            return [mx_quantize.range_kernel(problem)]
+        case _:
+            choose, kernel = families[type(problem)]
+            config = choose(problem)
+            return config if isinstance(config, Reason) else [kernel(problem, config)]
 
 
 def lower_kernel(text: str, start_after: str, stage: str, observe: Observer) -> bytes:

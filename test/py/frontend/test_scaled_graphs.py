@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch._dynamo.testing
 import torch.nn.functional as F
 from scaled_values import TYPES, elements, scales, worth
 from torch import Tensor
