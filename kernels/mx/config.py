@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
@@ -159,18 +160,25 @@ _DECODE = (
     GemmConfig(32, 32, 128, waves_k=4, staged=False),
     GemmConfig(32, 64, 128, waves_k=4, staged=False),
 )
-#: Rows up to which each wave loads operands for itself.
+#: Rows up to which each wave loads operands for itself: any, if elements are of different sizes.
 _DECODE_ROWS = 64
+_ANY_ROWS = 1 << 31
+#: The largest tile for these.
+_MIXED = GemmConfig(64, 64, 64, waves_k=4, staged=False)
 #: Bytes beside those used that a compute unit gets in the time in which scales are packed: each step along K takes a
 #: few of a line of memory of each row of a tile.
 _PACKING_BYTES = 300_000
+#: Bytes of scales that lanes load at least where rows are aligned.
+_DWORD = 4
 
 
 def candidates(problem: ScaledGemmProblem) -> Iterator[MxConfig]:
     """Every shipped configuration that computes `problem`, the likeliest first."""
     if _check_problem(problem) is not None:
         return
-    for tile in dense.candidates(counted(problem), _DECODE, _DECODE_ROWS):
+    of_a, of_b = pieces(problem)
+    direct = (_DECODE, _DECODE_ROWS) if of_a == of_b else ((*_DECODE, _MIXED), _ANY_ROWS)
+    for tile in dense.candidates(counted(problem), *direct):
         for config in (MxConfig(tile, _packing_pays(problem, tile)), MxConfig(tile)):
             if config.is_valid(problem) is None:
                 yield config
@@ -183,6 +191,9 @@ def _packing_pays(problem: ScaledGemmProblem, tile: GemmConfig) -> bool:
     sizes = product.m, product.n, product.k
     if not tile.ring or "block" not in (problem.scale_a, problem.scale_b):
         return False
+    assert isinstance(problem.k, int), "_check_problem"
+    if math.gcd(-(-problem.k // BLOCK_K), problem.align_scale_a, problem.align_scale_b) < _DWORD:
+        return True  # they would be loaded byte by byte
     m, n, k = (size if isinstance(size, int) else 0 for size in sizes)
     shares = tile.shares(m, n, k, 1)
     each = -(-shares.workgroups // COMPUTE_UNITS)
