@@ -91,7 +91,7 @@ class MxConfig:
         """None if the kernel reaches everything with these strides (pairs of bytes, or elements of addends and results,
         by name), else why not."""
         reason = self.tile.check_strides(strides)
-        return None if reason is None else Reason("mx.stride", reason.sentence)
+        return None if reason is None else Reason("scaled-gemm.stride", reason.sentence)
 
     def is_valid(self, problem: ScaledGemmProblem) -> Reason | None:
         """None if this configuration computes `problem`, else why it does not."""
@@ -99,16 +99,20 @@ class MxConfig:
         if reason is not None:
             return reason
         reason = self.tile.is_valid(counted(problem))
-        return None if reason is None else Reason(reason.code.replace("gemm.", "mx.", 1), reason.sentence)
+        return (
+            None
+            if reason is None
+            else Reason(reason.code.replace("gemm.", "scaled-gemm.", 1), reason.sentence)
+        )
 
     def _check_formats(self, problem: ScaledGemmProblem) -> Reason | None:
         of_a, of_b = pieces(problem)
         if self.tile.tile_k % (MFMA_K * max(of_a, of_b)):
             sentence = f"{self}: tile_k must be a multiple of {MFMA_K * max(of_a, of_b)} for {problem}"
-            return Reason("mx.config", sentence)
+            return Reason("scaled-gemm.config", sentence)
         if of_a != of_b and self.tile.staged:
             sentence = f"{self}: elements of different sizes are not staged in LDS"
-            return Reason("mx.config", sentence)
+            return Reason("scaled-gemm.config", sentence)
         blocks = (
             self.tile.tile_m // self.tile.waves_m // MFMA_MN,
             self.tile.tile_n // self.tile.waves_n // MFMA_MN,
@@ -117,12 +121,12 @@ class MxConfig:
             if not self.tile.ring or (count not in (1, 2) and count % 4):
                 rows = "16, 32 or multiples of 64 rows"
                 sentence = f"{self}: packed scales are those of rings whose waves have {rows}"
-                return Reason("mx.config", sentence)
+                return Reason("scaled-gemm.config", sentence)
         if self.tile.sums > _MOST_SUMS:
             sentence = f"{self} has {self.tile.sums} sums a lane, so it would spill: {_MOST_SUMS} are taken"
-            return Reason("mx.registers", sentence)
+            return Reason("scaled-gemm.registers", sentence)
         if self.tile.schedule == "ahead":
-            return Reason("mx.config", f"{self}: there are no registers to read ahead")
+            return Reason("scaled-gemm.config", f"{self}: there are no registers to read ahead")
         return None
 
     def __str__(self) -> str:
@@ -137,19 +141,19 @@ def shares(problem: ScaledGemmProblem, config: MxConfig) -> Shares:
 
 def _check_problem(problem: ScaledGemmProblem) -> Reason | None:
     if problem.dtype not in _RESULTS:
-        return Reason("mx.dtype", f"results of {problem.dtype}: {', '.join(_RESULTS)} are taken")
+        return Reason("scaled-gemm.dtype", f"results of {problem.dtype}: {', '.join(_RESULTS)} are taken")
     if not isinstance(problem.k, int):
-        return Reason("mx.size", f"k = {problem.k}: a known number of elements is taken")
+        return Reason("scaled-gemm.size", f"k = {problem.k}: a known number of elements is taken")
     narrow = min(ELEMENT_BITS[problem.format_a], ELEMENT_BITS[problem.format_b])
     if problem.k % (16 // narrow):
         sentence = f"k = {problem.k}: a multiple of {16 // narrow} is taken, whole pairs of bytes of each row"
-        return Reason("mx.size", sentence)
+        return Reason("scaled-gemm.size", sentence)
     if problem.epilogue.gated:
-        return Reason("mx.epilogue", "a gated product takes two products")
+        return Reason("scaled-gemm.epilogue", "a gated product takes two products")
     for name in ("align_scale_a", "align_scale_b"):
         if getattr(problem, name) not in (1, 2, 4, 8, 16):
             sentence = f"{name} = {getattr(problem, name)}: must be 1, 2, 4, 8 or 16 bytes"
-            return Reason("mx.align", sentence)
+            return Reason("scaled-gemm.align", sentence)
     return None
 
 

@@ -33,6 +33,7 @@ from flycc.runtime import (
     refusals,
     rms_norm,
     scaled_gemm,
+    scaled_grouped_gemm,
     topk,
 )
 from flycc.runtime.emulated import EmulatedDevice
@@ -88,6 +89,7 @@ _PLANS = (
     (rms_norm, "_PLANS"),
     (rms_norm, "_BACKWARD_PLANS"),
     (scaled_gemm, "_PLANS"),
+    (scaled_grouped_gemm, "_PLANS"),
     (topk, "_PLANS"),
 )
 
@@ -187,6 +189,20 @@ def test_products_whose_scales_are_packed_before_are_repeated(
         assert torch.equal(found, (worth(a, scale_a) @ worth(b, scale_b).T).float())
     assert len(launched) == 2
     assert len(scaled_gemm._PLANS) == 1
+
+
+def test_scaled_products_by_group_are_repeated(device: HipDevice, launched: list[Launched]) -> None:
+    """With other ends of groups, too."""
+    for ends in ([0, 9, 9], [4, 5, 9], [9, 9, 9]):
+        a, b = elements("e4m3", 9, 128), elements("e4m3", 3, 8, 128)
+        scale_a, scale_b = scales(125, 129, 9, 4), scales(125, 129, 3, 8, 4)
+        given = [on_device(device, x) for x in (a, b, scale_a, scale_b, torch.tensor(ends).int())]
+        found = scaled_grouped_gemm.scaled_grouped_gemm(*given, out_dtype=torch.float32)
+        device.synchronize()
+        group = torch.searchsorted(torch.tensor(ends), torch.arange(9), right=True)
+        expected = torch.einsum("mk,mnk->mn", worth(a, scale_a), worth(b, scale_b)[group])
+        assert torch.equal(found, expected.float())
+    assert len(launched) == len(scaled_grouped_gemm._PLANS) == 1
 
 
 def test_zeros_of_either_sign_are_different_scales(device: HipDevice, launched: list[Launched]) -> None:
