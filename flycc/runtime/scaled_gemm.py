@@ -116,12 +116,12 @@ def whole_pairs(k: int, a: ElementFormat, b: ElementFormat) -> int:
 
 
 def serve(problem: ScaledGemmProblem, device: Device) -> None:
-    """Compile and load what a call launches for `problem`: nothing where it is empty. Raises as `prepare` does."""
-    if 0 in (problem.m, problem.n, problem.k):
+    """Compile and load what a call launches for `problem`: nothing where it is empty, or where K, for which
+    kernels are made, is not known yet. Raises as `prepare` does."""
+    if 0 in (problem.m, problem.n, problem.k) or not isinstance(problem.k, int):
         return
-    if isinstance(problem.k, int):
-        k = whole_pairs(problem.k, problem.format_a, problem.format_b)
-        problem = problem if k == problem.k else replace(problem, k=k, align_a=16, align_b=16)  # copies
+    k = whole_pairs(problem.k, problem.format_a, problem.format_b)
+    problem = problem if k == problem.k else replace(problem, k=k, align_a=16, align_b=16)  # copies
     prepare(problem, device)
 
 

@@ -19,6 +19,7 @@ from torch import Tensor
 from torch.nn.functional import ScalingType, SwizzleType
 
 import flycc
+import flycc.backend  # before anything is traced: it mends PyTorch's rules of shapes
 from flycc.record import collect
 
 M, N, K = 5, 7, 70
