@@ -32,6 +32,7 @@ from flycc.runtime import (
     plans,
     refusals,
     rms_norm,
+    rms_norm_mx,
     scaled_gemm,
     scaled_grouped_gemm,
     topk,
@@ -88,6 +89,7 @@ _PLANS = (
     *((mx_quantize, name) for name in ("_QUANTIZE_PLANS", "_DEQUANTIZE_PLANS", "_RANGE_PLANS")),
     (rms_norm, "_PLANS"),
     (rms_norm, "_BACKWARD_PLANS"),
+    (rms_norm_mx, "_PLANS"),
     (scaled_gemm, "_PLANS"),
     (scaled_grouped_gemm, "_PLANS"),
     (topk, "_PLANS"),
@@ -203,6 +205,23 @@ def test_scaled_products_by_group_are_repeated(device: HipDevice, launched: list
         expected = torch.einsum("mk,mnk->mn", worth(a, scale_a), worth(b, scale_b)[group])
         assert torch.equal(found, expected.float())
     assert len(launched) == len(scaled_grouped_gemm._PLANS) == 1
+
+
+def test_norms_that_quantise_are_repeated(device: HipDevice, launched: list[Launched]) -> None:
+    found = []
+    for size in (1.0, 2.0, 1.0):  # numbers that are doubled differ in their scales alone
+        x, residual = (on_device(device, torch.full((3, 64), size).bfloat16()) for _ in range(2))
+        weight = on_device(device, torch.full((64,), size).bfloat16())
+        found.append(rms_norm_mx.rms_norm_mx(x, weight, residual, 0.0, format="e2m1"))
+        device.synchronize()
+        assert torch.equal(found[-1][2], x + residual)
+    assert len(launched) == 1
+    data, scales = zip(*(result[:2] for result in found), strict=True)
+    for one in data:
+        assert torch.equal(one.view(torch.uint8), data[0].view(torch.uint8))
+    first, second, third = (one.view(torch.uint8).int() for one in scales)
+    assert torch.equal(second, first + 1)
+    assert torch.equal(third, first)
 
 
 def test_zeros_of_either_sign_are_different_scales(device: HipDevice, launched: list[Launched]) -> None:
