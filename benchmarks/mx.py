@@ -110,7 +110,7 @@ def show(figures: Mapping[str, Any]) -> None:
     console.print(
         "Scales: share of the time on the device that it takes more than the same kernel without scales. "
         "Pack: us for packing them, part of the call. "
-        "Guard: us to read A's scales for one, and that by the call; none is needed where flycc quantises A."
+        "Guard: us on the device to read A's scales for one, and that by the call; none where flycc quantises A."
     )
     products.show_notes(found)
     products.show_targets(figures["targets"])
