@@ -52,8 +52,8 @@ FAMILIES = {
     "aten.kthvalue.": "topk",
 }
 
-#: Families of which a graph may call operators of flycc's that no pass raises; they choose kernels when they run.
-CALLED_FAMILIES = frozenset({"mx_quantize", "mx_dequantize"})
+#: Operators of flycc that no pass raises: what they launch a kernel for, they keep.
+KEPT_CALLS = frozenset({"flycc.mx_weight.default"})
 
 #: The family that serves a type of problems.
 FAMILY_OF_PROBLEM: dict[type[Problem], str] = {

@@ -13,7 +13,7 @@ from torch.fx.node import map_arg
 
 from flycc.contracts import Reason
 from flycc.frontend.families import (
-    CALLED_FAMILIES,
+    KEPT_CALLS,
     NEAR_MISSES,
     SERVED_FAMILIES,
     family_of,
@@ -154,7 +154,7 @@ def _candidate(
         fused = tuple(targets[node] for node in reversed(match.fused))
         placement = match.placement if match.node == name else ""
         return Candidate(*described, match.kernel, None, match.problem, count, fused, placement)
-    if family in CALLED_FAMILIES:
+    if target_name(node) in KEPT_CALLS:
         assert isinstance(node.target, torch._ops.OpOverload)
-        return Candidate(*described, node.target._schema.name, None, "called as it is")
+        return Candidate(*described, node.target._schema.name, None, "kept with the weight")
     return Candidate(*described, None, refusal or unserved(family))
