@@ -2,21 +2,27 @@
 
 Read backwards from the matrix. What counts is not how the scales were spread over the elements (a view to
 [.., K / 32, 32], repeat_interleave, expand) but which scale each element meets in the end, and `views.View` says that.
-Elements are of an fp8 type or unpacked by `flycc::mx_dequantize`; scales are of E8M0, so that they are powers of two.
+Elements are of an fp8 type, or unpacked by `flycc::mx_dequantize` or by the graph itself (`flycc.unpacked`). Scales
+are of E8M0, so that they are powers of two.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cmp_to_key
 
 from torch_mlir import ir
 
 from flycc.contracts.scaled_gemm import BLOCK_K
 from flycc.dialects.scaled_gemm import E8M0, FORMATS
 from flycc.dialects.tensor import stamped
-from flycc.passes.torch_ir import constant, int_list, operator_name, producer
+from flycc.passes.torch_ir import constant, int_list, node_name, operator_name, producer, value_name
 from flycc.passes.views import ONE, REPEATS, Extent, Factor, View
+
+#: Array attribute of an op whose result is elements of e2m1, each byte of a tensor unpacked to two: the FX node of the
+#: bytes, then those that unpack them.
+UNPACKED_ATTR = "flycc.unpacked"
 
 #: Types that elements and scales are widened to.
 WIDE = ("bf16", "f16", "f32")
@@ -96,6 +102,8 @@ def _read_source(value: ir.Value, read: _Reader) -> _Read | None:
     tensor, op = stamped(value), producer(value)
     if tensor is None:
         return None
+    if op is not None and UNPACKED_ATTR in op.attributes:
+        return _unpacked(op)
     step = None if op is None else _STEPS.get(operator_name(op))
     found = None if op is None or step is None else step(op, read)
     if found is not None:
@@ -120,6 +128,32 @@ def _seen(read: _Read, through: Callable[[View], View | None], op: ir.Operation)
         scales=replace(read.scales, view=scales),
         ops=(*read.ops, op),
     )
+
+
+def _unpacked(op: ir.Operation) -> Source | None:
+    """Elements that a graph unpacks itself, as `flycc.unpacked` says: of the tensor of bytes."""
+    packed, *between = (name.value for name in op.attributes[UNPACKED_ATTR])
+    tensor, ops, left, bytes_ = stamped(op.results[0]), list[ir.Operation](), [op], list[ir.Value]()
+    while left:
+        each = left.pop()
+        if each in ops:
+            continue
+        ops.append(each)
+        for operand in each.operands:
+            source = producer(operand)
+            if value_name(operand) == packed and stamped(operand) is not None:
+                bytes_.append(operand)
+            elif source is not None and node_name(source) in between:
+                left.append(source)
+    view = None if tensor is None else View.whole(tensor.dims)
+    if tensor is None or view is None or not bytes_:
+        return None
+    ops.sort(key=cmp_to_key(_in_order))
+    return Source(bytes_[0], view, frozenset({tensor.dtype}), tuple(ops))
+
+
+def _in_order(x: ir.Operation, y: ir.Operation) -> int:
+    return -1 if x.is_before_in_block(y) else 1
 
 
 def _copied(op: ir.Operation, read_operand: _Reader) -> _Read | None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from torch_mlir import ir
 
 from flycc.contracts import Reason
-from flycc.contracts.scaled_gemm import BLOCK_K, ELEMENT_BITS
+from flycc.contracts.scaled_gemm import BLOCK_K, ELEMENT_BITS, ElementFormat
 from flycc.dialects.gemm import GemmOp
 from flycc.dialects.scale_guard import build_scale_guard
 from flycc.dialects.scaled_gemm import FORMATS, ScaledGemmOp, build_scaled_gemm, elements
@@ -16,7 +16,7 @@ from flycc.dialects.tensor import Dim, Dims, show, stamped
 from flycc.passes.dequantized_reading import Dequantized, Source, read_dequantized, read_scales, scale_columns
 from flycc.passes.matching import match, verify
 from flycc.passes.new_ops import new_list, new_op, tensor_type
-from flycc.passes.torch_ir import constant, nested_ops, operator_name, producer
+from flycc.passes.torch_ir import constant, nested_ops, new_constant, operator_name, producer
 from flycc.passes.versioning import supersede, version
 from flycc.passes.views import ONE, REPEATS, Extent, Factor
 from flycc.scales.bounds import element_bytes, exponent_max, exponent_min
@@ -32,6 +32,10 @@ PLACEMENT_ATTR = "flycc.placement"
 
 #: Whether the matrix unit of the form as written flushes subnormals is not known; bounds for that hold either way.
 _FLUSH = True
+
+
+#: PyTorch's number of float4_e2m1fn_x2.
+_FLOAT4_E2M1FN_X2 = 45
 
 
 def place_scales(module: ir.Operation) -> None:
@@ -94,7 +98,7 @@ class _Side:
     @property
     def stored(self) -> int:
         """Places of a row in memory."""
-        return self.k * ELEMENT_BITS[FORMATS[known(self.elements).dtype]] // 8
+        return self.k * ELEMENT_BITS[_name(self.elements)] // 8
 
     @property
     def hoisted(self) -> bool:
@@ -103,7 +107,13 @@ class _Side:
 
 
 def _format(data: ir.Value) -> Format:
-    return THEORY[FORMATS[known(data).dtype]]
+    return THEORY[_name(data)]
+
+
+def _name(data: ir.Value) -> ElementFormat:
+    """The format of elements; bytes are pairs of e2m1 that the graph unpacks itself."""
+    dtype = known(data).dtype
+    return "e2m1" if dtype == "ui8" else FORMATS[dtype]
 
 
 def _place_dequantized(gemm: GemmOp, relaxed: bool) -> None:
@@ -238,10 +248,13 @@ def _scaled_form(gemm: GemmOp, a: _Side, b: _Side) -> list[ir.Operation]:
 
 def _matrix(value: ir.Value, rows: Dim, columns: Dim, before: ir.Operation) -> ir.Value:
     """`value` as a matrix of so many columns, seen as it is where it is one already."""
-    tensor = stamped(value)
-    if tensor is None or (len(tensor.dims) == 2 and tensor.dims[1] == columns):
+    tensor = known(value)
+    if len(tensor.dims) != 2 or tensor.dims[1] != columns:
+        value = _reshaped(value, (rows, columns), before)
+    if tensor.dtype != "ui8":
         return value
-    return _reshaped(value, (rows, columns), before)
+    e2m1 = new_constant(_FLOAT4_E2M1FN_X2, before)
+    return new_op("view.dtype", [value, e2m1], known(value).dims, "f4E2M1FN", before)
 
 
 def _reshaped(value: ir.Value, dims: Dims, before: ir.Operation) -> ir.Value:
@@ -273,7 +286,7 @@ def _place_hoisted(product: ScaledGemmOp, relaxed: bool) -> None:
     least, most = exponent_min(*formats, _FLUSH), exponent_max(*formats, max(k, 1))
     bounds = _inside(Bounds(), least, most).within(sum=(least + 2 * BIAS, most + 2 * BIAS))
     ranges = [_known_range(scale) for scale in new]
-    proved = not any(moved) or bounds.holds(*ranges)
+    proved = not any(moved) or bounds.holds(ranges[0], ranges[1])
     feeding = [op for scale in read if scale is not None for op in reversed(scale.ops)]
     sources = [
         producer(scale.value) for scale, one in zip(read, ones, strict=True) if scale is not None and one

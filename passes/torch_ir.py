@@ -53,6 +53,17 @@ def node_name(op: ir.Operation) -> str | None:
     return op.attributes[NODE_ATTR].value if NODE_ATTR in op.attributes else None
 
 
+def value_name(value: ir.Value) -> str | None:
+    """The FX node whose value `value` is one of, where it is stamped."""
+    if not isinstance(value, ir.BlockArgument):
+        return node_name(value.owner)
+    function = value.owner.owner
+    if "arg_attrs" not in function.attributes:
+        return None
+    attributes = function.attributes["arg_attrs"][value.arg_number]
+    return attributes[NODE_ATTR].value if NODE_ATTR in attributes else None
+
+
 def operator_name(op: ir.Operation) -> str:
     """The operator of PyTorch that `op` stands for, such as `aten.mm`; opaque ops say it in an attribute."""
     name = op.attributes["name"].value if op.name == "torch.operator" else op.name

@@ -6,16 +6,20 @@ from collections.abc import Sequence
 from typing import Any
 
 from torch.fx import GraphModule
-from torch_mlir.ir import Context, StringAttr
+from torch_mlir.ir import ArrayAttr, Context, Module, StringAttr
 
 from flycc import dialects
 from flycc.contracts import FlyccError, Reason
+from flycc.dialects.tensor import SHAPE_ATTR
 from flycc.frontend.importer import import_graph
 from flycc.frontend.quantised_norms import fuse_quantised_norms
 from flycc.frontend.rebuild import Serve, keep_apart, pass_refusals, rebuild_graph
 from flycc.frontend.report import Report, report_failure, report_graph
+from flycc.frontend.unpacked_elements import Unpacked, find_unpacked
+from flycc.passes.dequantized_reading import UNPACKED_ATTR
 from flycc.passes.pipeline import run_pipeline
 from flycc.passes.place_scales import MODE_ATTR
+from flycc.passes.torch_ir import nested_ops, node_name
 
 
 def compile_graph(
@@ -35,10 +39,12 @@ def compile_graph(
     """
     try:
         apart: dict[str, Reason] = {}
+        unpacked = find_unpacked(gm)
         while True:
             module = import_graph(gm, dialects.load(Context()))
             if relaxed_scales:
                 module.operation.attributes[MODE_ATTR] = StringAttr.get("relaxed", module.context)
+            _stamp(module, unpacked)
             keep_apart(module, apart.keys())
             run_pipeline(module)
             rebuilt, matches = rebuild_graph(gm, module, serve)
@@ -56,3 +62,13 @@ def compile_graph(
     except Exception as error:
         text = " ".join(f"{type(error).__name__}: {error}".split())[:300]
         return gm, report_failure(gm, Reason("compile.internal", f"a fault in flycc: {text}"))
+
+
+def _stamp(module: Module, unpacked: list[Unpacked]) -> None:
+    """Says of the ops whose results are elements unpacked by hand from which bytes and by which nodes."""
+    by_name = {each.elements: each for each in unpacked}
+    for op in nested_ops(module.operation) if by_name else ():
+        found = by_name.get(node_name(op) or "")
+        if found is not None and SHAPE_ATTR in op.attributes:
+            names = [StringAttr.get(name, module.context) for name in (found.packed, *found.between)]
+            op.attributes[UNPACKED_ATTR] = ArrayAttr.get(names, module.context)

@@ -86,6 +86,7 @@ def test_near_scales_are_left_to_the_mfma(dtype: torch.dtype) -> None:
 def test_far_scales_are_multiplied_as_written() -> None:
     """Sums that round in one order and not in another: the guard must fail, and what PyTorch computes must come."""
     a, b = fp4(5, low=100, high=150), fp4(16)
+    a[1].view(torch.uint8)[0, :2] = torch.tensor([100, 150], dtype=torch.uint8)
 
     def product(a: Side, b: Side) -> Tensor:
         return F.linear(mx(a), mx(b))
@@ -94,7 +95,7 @@ def test_far_scales_are_multiplied_as_written() -> None:
     [count] = record.scale_guards.values()
     assert (count.held, count.failed) == (0, 1)
     assert count.a is not None
-    assert count.a.lo < 110 < 140 < count.a.hi
+    assert (count.a.lo, count.a.hi) == (100, 150)
     exact = mx(a, torch.float32).double() @ mx(b, torch.float32).double().T
     assert (
         (result - exact).abs()
@@ -200,6 +201,55 @@ def test_ways_to_write_it_are_read_in_relaxed_mode(write: Callable[[Side], Tenso
         same_bits(result, product(a, b))
         or ((result - exact).abs() <= exact.abs() * 2**-8 + bound * K * 2**-24).all()
     )
+
+
+def table(packed: Tensor) -> Tensor:
+    magnitudes = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0]
+    values = torch.tensor(magnitudes + [-m for m in magnitudes], dtype=BF16)
+    return values[torch.stack((packed & 15, packed >> 4), -1).flatten(-2).long()]
+
+
+def bits(packed: Tensor) -> Tensor:
+    """As a float32 of the exponent and the bit behind it; 0 and 0.5 have none of their own."""
+    codes = torch.stack((packed & 0xF, packed >> 4), dim=-1).view(*packed.shape[:-1], -1).to(torch.int32)
+    magnitude = codes & 7
+    wide = ((magnitude << 22) + (126 << 23)).view(F32)
+    wide[magnitude == 0] = 0.0
+    wide = torch.where(magnitude == 1, 0.5, wide)
+    return (wide.view(torch.int32) | (codes & 8) << 28).view(F32).to(BF16)
+
+
+@pytest.mark.parametrize("unpack", [table, bits])
+def test_fp4_unpacked_by_hand(unpack: Callable[[Tensor], Tensor]) -> None:
+    a, b = fp4(2, 5), fp4(16)
+    bytes_a, bytes_b = (side[0].view(torch.uint8) for side in (a, b))
+
+    def product(a: Tensor, sa: Tensor, b: Tensor, sb: Tensor) -> Tensor:
+        left, right = (unpack(x) * s.to(BF16).repeat_interleave(32, -1) for x, s in ((a, sa), (b, sb)))
+        return F.linear(left, right)
+
+    result, record, candidate = compiled(product, bytes_a, a[1], bytes_b, b[1])
+    assert candidate.kernel == "flycc::scaled_gemm"
+    assert [count.held for count in record.scale_guards.values()] == [1]
+    assert same_bits(result, F.linear(mx(a), mx(b)))
+
+
+@pytest.mark.parametrize("other", ["high half first", "another value"])
+def test_bytes_that_are_unpacked_to_something_else(other: str) -> None:
+    a, b = fp4(5), fp4(16)
+
+    def product(a: Tensor, sa: Tensor, b: Side) -> Tensor:
+        packed = (a << 4) | (a >> 4) if other == "high half first" else a
+        left = table(packed)
+        if other == "another value":
+            left = torch.where(left == 6, 8.0, left).to(BF16)
+        return F.linear(left * sa.to(BF16).repeat_interleave(32, -1), mx(b))
+
+    bytes_ = a[0].view(torch.uint8)
+    result, _, candidate = compiled(product, bytes_, a[1], b)
+    # What becomes of the table's values is no product with scales; swapped bytes are bytes, too.
+    assert candidate.kernel == ("flycc::gemm" if other == "another value" else "flycc::scaled_gemm")
+    assert same_bits(result, product(bytes_, a[1], b))
 
 
 def test_scales_that_are_no_blocks_along_k_stay() -> None:
