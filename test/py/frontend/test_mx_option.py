@@ -21,6 +21,7 @@ from flycc.contracts import Reason
 from flycc.frontend import quantize_linears
 from flycc.frontend.nodes import target_name
 from flycc.record import Record, collect
+from flycc.runtime import ops  # noqa: F401 (defines the operators)
 from flycc.runtime.mx_weight import mx_weight
 
 
