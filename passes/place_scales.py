@@ -63,7 +63,8 @@ def place_scales(module: ir.Operation) -> None:
         }) : (!torch.vtensor<[],i1>) -> !torch.vtensor<[4,16],bf16>
 
     In a `flycc.scaled_gemm`, block scales that do not change along K become scales of rows, "hoisted" out of the sum
-    (Theorem 5): behind a guard, unless what wrote the scales keeps them within its bounds. Scales of 1 are dropped.
+    (Theorem 5), if none is left in it, for then the K loop loads no scales: behind a guard, unless what wrote the
+    scales keeps them within its bounds. Scales of 1 are dropped.
 
     Where the module's `flycc.scale_placement` is "relaxed", these forms stand without a guard, and so do those that no
     guard could be given. What was decided and why is left in `flycc.placement`.
@@ -274,6 +275,16 @@ def _place_hoisted(product: ScaledGemmOp, relaxed: bool) -> None:
         k > BLOCK_K and scale is not None and not one and _is_of_rows(scale)
         for scale, one in zip(read, ones, strict=True)
     ]
+    stays = [
+        kind == "block" and not (one or is_moved)
+        for kind, one, is_moved in zip(product.scale_kinds, ones, moved, strict=True)
+    ]
+    if any(moved) and any(stays):
+        moved = [False, False]
+        _note(
+            product.operation,
+            f"{placement} (tree {product.tree}): one operand's blocks differ, so all are loaded",
+        )
     if placement != "operand" or not any((*ones, *moved)):
         return
     new = [

@@ -35,12 +35,15 @@ func.func @dequantized(%a: !torch.vtensor<[4,64],f8E4M3FN>, %b: !torch.vtensor<[
 // CHECK-NOT: flycc.versioned
 // CHECK: "flycc.scaled_gemm"(%arg0, %arg1, %arg2, %arg3)
 // CHECK-SAME: flycc.placement = "hoisted (tree mfma), relaxed: no proof of equal bits"
-func.func @rows(%a: !torch.vtensor<[4,32],f4E2M1FN>, %b: !torch.vtensor<[16,32],f4E2M1FN>, %rows: !torch.vtensor<[4,1],f8E8M0FNU>, %sb: !torch.vtensor<[16,2],f8E8M0FNU>) -> !torch.vtensor<[4,16],bf16> {
+func.func @rows(%a: !torch.vtensor<[4,32],f4E2M1FN>, %b: !torch.vtensor<[16,32],f4E2M1FN>, %rows: !torch.vtensor<[4,1],f8E8M0FNU>, %columns: !torch.vtensor<[16,1],f8E8M0FNU>) -> !torch.vtensor<[4,16],bf16> {
   %c4 = torch.constant.int 4
   %c2 = torch.constant.int 2
   %false = torch.constant.bool false
   %sizes = torch.prim.ListConstruct %c4, %c2 : (!torch.int, !torch.int) -> !torch.list<int>
   %wide = torch.aten.expand %rows, %sizes, %false {flycc.node = "expand"} : !torch.vtensor<[4,1],f8E8M0FNU>, !torch.list<int>, !torch.bool -> !torch.vtensor<[4,2],f8E8M0FNU>
+  %c16 = torch.constant.int 16
+  %sizes_b = torch.prim.ListConstruct %c16, %c2 : (!torch.int, !torch.int) -> !torch.list<int>
+  %sb = torch.aten.expand %columns, %sizes_b, %false {flycc.node = "expand_b"} : !torch.vtensor<[16,1],f8E8M0FNU>, !torch.list<int>, !torch.bool -> !torch.vtensor<[16,2],f8E8M0FNU>
   %y = "flycc.scaled_gemm"(%a, %b, %wide, %sb) {placement = "operand", tree = "mfma", k_block = 32 : i64, flycc.node = "scaled", flycc.consumed = ["scaled"], operandSegmentSizes = array<i32: 1, 1, 1, 1, 0, 0>} : (!torch.vtensor<[4,32],f4E2M1FN>, !torch.vtensor<[16,32],f4E2M1FN>, !torch.vtensor<[4,2],f8E8M0FNU>, !torch.vtensor<[16,2],f8E8M0FNU>) -> !torch.vtensor<[4,16],bf16>
   return %y : !torch.vtensor<[4,16],bf16>
 }

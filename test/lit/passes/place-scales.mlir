@@ -91,8 +91,26 @@ func.func @no_scales(%a: !torch.vtensor<[4,64],bf16>, %b: !torch.vtensor<[16,64]
 // CHECK: }, {
 // CHECK: "flycc.scaled_gemm"
 // CHECK-SAME: placement = "operand"
-// CHECK: flycc.feeding = ["expand"]
-func.func @rows(%a: !torch.vtensor<[4,32],f4E2M1FN>, %b: !torch.vtensor<[16,32],f4E2M1FN>, %rows: !torch.vtensor<[4,1],f8E8M0FNU>, %sb: !torch.vtensor<[16,2],f8E8M0FNU>) -> !torch.vtensor<[4,16],bf16> {
+// CHECK: flycc.feeding = ["expand_b", "expand"]
+func.func @rows(%a: !torch.vtensor<[4,32],f4E2M1FN>, %b: !torch.vtensor<[16,32],f4E2M1FN>, %rows: !torch.vtensor<[4,1],f8E8M0FNU>, %columns: !torch.vtensor<[16,1],f8E8M0FNU>) -> !torch.vtensor<[4,16],bf16> {
+  %c4 = torch.constant.int 4
+  %c2 = torch.constant.int 2
+  %false = torch.constant.bool false
+  %sizes = torch.prim.ListConstruct %c4, %c2 : (!torch.int, !torch.int) -> !torch.list<int>
+  %wide = torch.aten.expand %rows, %sizes, %false {flycc.node = "expand"} : !torch.vtensor<[4,1],f8E8M0FNU>, !torch.list<int>, !torch.bool -> !torch.vtensor<[4,2],f8E8M0FNU>
+  %c16 = torch.constant.int 16
+  %sizes_b = torch.prim.ListConstruct %c16, %c2 : (!torch.int, !torch.int) -> !torch.list<int>
+  %sb = torch.aten.expand %columns, %sizes_b, %false {flycc.node = "expand_b"} : !torch.vtensor<[16,1],f8E8M0FNU>, !torch.list<int>, !torch.bool -> !torch.vtensor<[16,2],f8E8M0FNU>
+  %y = "flycc.scaled_gemm"(%a, %b, %wide, %sb) {placement = "operand", tree = "mfma", k_block = 32 : i64, flycc.node = "scaled", flycc.consumed = ["scaled"], operandSegmentSizes = array<i32: 1, 1, 1, 1, 0, 0>} : (!torch.vtensor<[4,32],f4E2M1FN>, !torch.vtensor<[16,32],f4E2M1FN>, !torch.vtensor<[4,2],f8E8M0FNU>, !torch.vtensor<[16,2],f8E8M0FNU>) -> !torch.vtensor<[4,16],bf16>
+  return %y : !torch.vtensor<[4,16],bf16>
+}
+
+// One operand's scales alone stay: the K loop has scales to load in any case.
+// CHECK-LABEL: func.func @one_side
+// CHECK-NOT: flycc.versioned
+// CHECK: "flycc.scaled_gemm"
+// CHECK-SAME: flycc.placement = "operand (tree mfma): one operand's blocks differ, so all are loaded"
+func.func @one_side(%a: !torch.vtensor<[4,32],f4E2M1FN>, %b: !torch.vtensor<[16,32],f4E2M1FN>, %rows: !torch.vtensor<[4,1],f8E8M0FNU>, %sb: !torch.vtensor<[16,2],f8E8M0FNU>) -> !torch.vtensor<[4,16],bf16> {
   %c4 = torch.constant.int 4
   %c2 = torch.constant.int 2
   %false = torch.constant.bool false
@@ -109,17 +127,20 @@ func.func @rows(%a: !torch.vtensor<[4,32],f4E2M1FN>, %b: !torch.vtensor<[16,32],
 // CHECK-SAME: flycc.placement = "hoisted (tree mfma), proved
 // CHECK-SAME: placement = "hoisted"
 // CHECK-NEXT: return %[[S]]
-func.func @proved(%a: !torch.vtensor<[4,32],f4E2M1FN>, %b: !torch.vtensor<[16,32],f4E2M1FN>, %x: !torch.vtensor<[4,1],f16>, %w: !torch.vtensor<[16,64],f16>) -> !torch.vtensor<[4,16],bf16> {
+func.func @proved(%a: !torch.vtensor<[4,32],f4E2M1FN>, %b: !torch.vtensor<[16,32],f4E2M1FN>, %x: !torch.vtensor<[4,1],f16>, %w: !torch.vtensor<[16,1],f16>) -> !torch.vtensor<[4,16],bf16> {
   %format = torch.constant.str "e2m1"
   %rounding = torch.constant.str "floor"
   %q:3 = torch.operator "torch.flycc.mx_quantize"(%x, %format, %rounding) : (!torch.vtensor<[4,1],f16>, !torch.str, !torch.str) -> (!torch.vtensor<[4,1],f4E2M1FN>, !torch.vtensor<[4,1],f8E8M0FNU>, !torch.vtensor<[3],si32>)
-  %qw:3 = torch.operator "torch.flycc.mx_quantize"(%w, %format, %rounding) : (!torch.vtensor<[16,64],f16>, !torch.str, !torch.str) -> (!torch.vtensor<[16,32],f4E2M1FN>, !torch.vtensor<[16,2],f8E8M0FNU>, !torch.vtensor<[3],si32>)
+  %qw:3 = torch.operator "torch.flycc.mx_quantize"(%w, %format, %rounding) : (!torch.vtensor<[16,1],f16>, !torch.str, !torch.str) -> (!torch.vtensor<[16,1],f4E2M1FN>, !torch.vtensor<[16,1],f8E8M0FNU>, !torch.vtensor<[3],si32>)
   %c4 = torch.constant.int 4
   %c2 = torch.constant.int 2
   %false = torch.constant.bool false
   %sizes = torch.prim.ListConstruct %c4, %c2 : (!torch.int, !torch.int) -> !torch.list<int>
   %wide = torch.aten.expand %q#1, %sizes, %false {flycc.node = "expand"} : !torch.vtensor<[4,1],f8E8M0FNU>, !torch.list<int>, !torch.bool -> !torch.vtensor<[4,2],f8E8M0FNU>
-  %y = "flycc.scaled_gemm"(%a, %b, %wide, %qw#1) {placement = "operand", tree = "mfma", k_block = 32 : i64, flycc.node = "scaled", flycc.consumed = ["scaled"], operandSegmentSizes = array<i32: 1, 1, 1, 1, 0, 0>} : (!torch.vtensor<[4,32],f4E2M1FN>, !torch.vtensor<[16,32],f4E2M1FN>, !torch.vtensor<[4,2],f8E8M0FNU>, !torch.vtensor<[16,2],f8E8M0FNU>) -> !torch.vtensor<[4,16],bf16>
+  %c16 = torch.constant.int 16
+  %sizes_b = torch.prim.ListConstruct %c16, %c2 : (!torch.int, !torch.int) -> !torch.list<int>
+  %sb = torch.aten.expand %qw#1, %sizes_b, %false {flycc.node = "expand_b"} : !torch.vtensor<[16,1],f8E8M0FNU>, !torch.list<int>, !torch.bool -> !torch.vtensor<[16,2],f8E8M0FNU>
+  %y = "flycc.scaled_gemm"(%a, %b, %wide, %sb) {placement = "operand", tree = "mfma", k_block = 32 : i64, flycc.node = "scaled", flycc.consumed = ["scaled"], operandSegmentSizes = array<i32: 1, 1, 1, 1, 0, 0>} : (!torch.vtensor<[4,32],f4E2M1FN>, !torch.vtensor<[16,32],f4E2M1FN>, !torch.vtensor<[4,2],f8E8M0FNU>, !torch.vtensor<[16,2],f8E8M0FNU>) -> !torch.vtensor<[4,16],bf16>
   return %y : !torch.vtensor<[4,16],bf16>
 }
 

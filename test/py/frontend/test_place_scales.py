@@ -303,23 +303,23 @@ def scaled_mm(a: Side, b: Side) -> Tensor:
 
 def test_scales_of_rows_leave_the_sum() -> None:
     """Repeated along K in the graph they are one for each row: multiplied with what is summed, behind a guard."""
-    (a, _), b = fp4(5), fp4(16)
-    rows = scales(5, 1, low=120, high=130)
+    (a, _), (b, _) = fp4(5), fp4(16)
+    rows, columns = scales(5, 1, low=120, high=130), scales(16, 1, low=120, high=130)
 
-    def product(a: Tensor, rows: Tensor, b: Side) -> Tensor:
-        return scaled_mm((a, rows.expand(5, K // 32).contiguous()), b)
+    def repeated(scale: Tensor) -> Tensor:
+        return scale.expand(-1, K // 32).contiguous()
 
-    exact = mx((a, rows.expand(5, K // 32).contiguous()), F32) @ mx(b, F32).T
-    result, record, candidate = compiled(product, a, rows, b)
-    assert candidate.kernel == "flycc::scaled_gemm"
-    assert candidate.placement.startswith("hoisted (tree mfma), where 3 <= a <= ")
-    assert [count.held for count in record.scale_guards.values()] == [1]
-    assert same_bits(result, exact.to(BF16))
-    rows.view(torch.uint8)[2] = 1  # times 2^-126: what is summed may no longer be exact
-    result, record, _ = compiled(product, a, rows, b)
-    assert [count.failed for count in record.scale_guards.values()] == [1]
-    exact = mx((a, rows.expand(5, K // 32).contiguous()), F32) @ mx(b, F32).T
-    assert same_bits(result, exact.to(BF16))
+    def product(a: Tensor, rows: Tensor, b: Tensor, columns: Tensor) -> Tensor:
+        return scaled_mm((a, repeated(rows)), (b, repeated(columns)))
+
+    for holds in (True, False):
+        result, record, candidate = compiled(product, a, rows, b, columns)
+        exact = mx((a, repeated(rows)), F32) @ mx((b, repeated(columns)), F32).T
+        assert candidate.kernel == "flycc::scaled_gemm"
+        assert candidate.placement.startswith("hoisted (tree mfma), where 3 <= a <= ")
+        assert [count.held for count in record.scale_guards.values()] == [int(holds)]
+        assert same_bits(result, exact.to(BF16))
+        rows.view(torch.uint8)[2] = 1  # times 2^-126: what is summed may no longer be exact
 
 
 def test_scales_of_one_are_dropped() -> None:
