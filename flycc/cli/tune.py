@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from flycc.tuning.search import Tuned
 
 LAYOUTS = ("NN", "NT", "TN", "TT")
+#: Elements of 8 and 4 bits with scales of blocks, and of 8 bits with scales of rows.
+FORMATS = ("mxfp8", "mxfp4", "fp8")
 #: What a size on the command line looks like: from 1, within 64 bits.
 _SIZE = r"[1-9][0-9]{0,17}"
 #: The exit status of a command that Ctrl-C ended: 128 and the signal's number.
@@ -37,13 +39,20 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="tune every op of a model: a function that returns (model, tuple of inputs), as for flycc explain",
     )
     parser.add_argument(
-        "--family", metavar="NAME", help="gemm, rms_norm or topk: tune one problem, of --shape"
+        "--family",
+        metavar="NAME",
+        help="gemm, grouped_gemm, scaled_gemm, rms_norm or topk: tune one problem, of --shape",
     )
     parser.add_argument(
-        "--shape", metavar="SIZES", help="M,N,K of gemm, ROWS,COLUMNS of rms_norm, and K of topk"
+        "--shape",
+        metavar="SIZES",
+        help="M,N,K of gemm and scaled_gemm, ROWS,COLUMNS of rms_norm, and K of topk",
     )
     parser.add_argument("--dtype", help="element type (default: bf16)")
     parser.add_argument("--layout", choices=LAYOUTS, help="of gemm's operands (default: NT)")
+    parser.add_argument(
+        "--format", choices=FORMATS, help=f"of scaled_gemm's operands (default: {FORMATS[0]})"
+    )
     parser.add_argument(
         "--shipped", action="store_true", help="fill the tables that flycc ships; --family: that one alone"
     )
@@ -139,9 +148,9 @@ def _each(
 def _problems(args: argparse.Namespace) -> tuple[list[Any], dict[str, int]]:
     """What to tune; and of a model's problems those that cannot be, by why, with their number."""
     ways = {
-        "FILE.py:FUNCTION": (args.subject is not None, ("family", "shape", "dtype", "layout")),
+        "FILE.py:FUNCTION": (args.subject is not None, ("family", "shape", "dtype", "layout", "format")),
         "--shape": (args.shape is not None and args.subject is None and not args.shipped, ()),
-        "--shipped": (args.shipped, ("shape", "dtype", "layout")),
+        "--shipped": (args.shipped, ("shape", "dtype", "layout", "format")),
     }
     if sum(given for given, _ in ways.values()) != 1:
         raise FlyccError(
@@ -157,15 +166,13 @@ def _problems(args: argparse.Namespace) -> tuple[list[Any], dict[str, int]]:
 
 
 def _of_shipped(family: str | None) -> list[Any]:
-    from flycc.tuning.shipped import shipped_problems
-    from flycc.tuning.table import tunable
+    from flycc.tuning.shipped import SHIPPED, shipped_problems
 
-    names = [each.name for each in tunable()]
-    if family is not None and family not in names:
+    if family is not None and family not in SHIPPED:
         raise FlyccError(
-            Reason("tune.family", f"--family {family}: of shipped tables {', '.join(names)} are accepted")
+            Reason("tune.family", f"--family {family}: of shipped tables {', '.join(SHIPPED)} are accepted")
         )
-    return [problem for name in names if family in (None, name) for problem in shipped_problems(name)]
+    return [problem for name in SHIPPED if family in (None, name) for problem in shipped_problems(name)]
 
 
 def _of_model(subject: str) -> tuple[list[Any], dict[str, int]]:
@@ -222,17 +229,19 @@ def _of_shape(args: argparse.Namespace) -> Any:
     family = FAMILIES.get(args.family)
     if family is None:
         raise FlyccError(Reason("tune.family", f"--family {args.family}: {', '.join(FAMILIES)} are accepted"))
-    if args.layout is not None and "layout" not in family.names:
-        raise FlyccError(Reason("tune.option", f"--layout: it says nothing with --family {family.name}"))
+    words = {"dtype": "bf16", "layout": "NT", "format": FORMATS[0]}
+    for name in words:
+        if getattr(args, name) is not None and name not in family.names:
+            raise FlyccError(Reason("tune.option", f"--{name}: it says nothing with --family {family.name}"))
     given = args.shape.split(",")
     if len(given) != len(family.sizes) or not all(re.fullmatch(_SIZE, size) for size in given):
         names, shape = ",".join(family.sizes).upper(), args.shape[:80]
         raise FlyccError(
             Reason("tune.shape", f"--shape {shape}: {names} is accepted, all from 1 to 18 digits")
         )
-    dtype = "bf16" if args.dtype is None else args.dtype
-    parts = dict(zip(family.sizes, map(int, given), strict=True))
-    return contiguous(family.problem({**parts, "dtype": dtype, "layout": args.layout or "NT"}))
+    sizes = dict(zip(family.sizes, map(int, given), strict=True))
+    given_words = {name: word for name in words if (word := getattr(args, name)) is not None}
+    return contiguous(family.problem(words | given_words | sizes))
 
 
 def _table_path(problem: Any, args: argparse.Namespace) -> tuple[Family, Path] | None:

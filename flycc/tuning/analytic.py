@@ -12,17 +12,19 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from flycc.contracts import GemmProblem, GroupedGemmProblem, RmsNormProblem
+from flycc.contracts.scaled_gemm import BLOCK_K, ScaledGemmProblem
 from flycc.costmodel import MI350
 from flycc.costmodel.mfma import mfma
 from flycc.kernels.gemm import GemmConfig, Shares, product_columns
 from flycc.kernels.gemm.config import ELEMENT_BYTES, MFMA_K, MFMA_MN, divided
 from flycc.kernels.gemm.space import unshared, vgprs
 from flycc.kernels.grouped_gemm import GroupedGemmConfig
+from flycc.kernels.mx import MxConfig, counted, pairs_of_block
 from flycc.kernels.rms_norm import RmsNormConfig
 from flycc.kernels.rms_norm.config import BYTES
 
-Problem: TypeAlias = GemmProblem | GroupedGemmProblem | RmsNormProblem
-Config: TypeAlias = GemmConfig | GroupedGemmConfig | RmsNormConfig
+Problem: TypeAlias = GemmProblem | GroupedGemmProblem | RmsNormProblem | ScaledGemmProblem
+Config: TypeAlias = GemmConfig | GroupedGemmConfig | MxConfig | RmsNormConfig
 
 _GHZ = MI350.hypotheses[0].peak_ghz
 _MFMA_CLK = mfma("v_mfma_f32_16x16x32_bf16", "").clk
@@ -37,9 +39,7 @@ _TURN_CLK = 100
 
 def lower_us(problem: Problem, config: Config) -> float:
     """What the pipes, paths and memory take at least, launch included; in us. All sizes must be known."""
-    problem, config = _ungrouped(problem, config)
-    if isinstance(problem, GemmProblem) and isinstance(config, GemmConfig):
-        product = _Product.of(problem, config)
+    if (product := _product(problem, config)) is not None:
         clk = product.each * product.steps * max(product.paces)
         return max(clk / _GHZ / 1e3, product.hbm_us) + MI350.launch_us[0]
     return _norm_hbm_us(problem) + MI350.launch_us[0]  # type: ignore[arg-type]
@@ -47,10 +47,43 @@ def lower_us(problem: Problem, config: Config) -> float:
 
 def estimate_us(problem: Problem, config: Config) -> float:
     """What it takes, about, launch included; in us. All sizes must be known."""
-    problem, config = _ungrouped(problem, config)
-    if isinstance(problem, GemmProblem) and isinstance(config, GemmConfig):
-        return _Product.of(problem, config).us + MI350.launch_us[1]
+    if (product := _product(problem, config)) is not None:
+        return product.us + MI350.launch_us[1]
     return _norm_us(problem, config)  # type: ignore[arg-type]
+
+
+def _product(problem: Problem, config: Config) -> _Product | None:
+    """A product of any family; None for what is none."""
+    if isinstance(problem, ScaledGemmProblem):
+        assert isinstance(config, MxConfig)
+        return _Product.of(counted(problem), config.tile, _scales(problem, config))
+    problem, config = _ungrouped(problem, config)
+    return _Product.of(problem, config) if isinstance(problem, GemmProblem) else None  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True, slots=True)
+class _Scales:
+    """`step_bytes` are those that one row's scales for a step along K move from L2, `unique` those in memory;
+    `packing_us` the launch that packs them."""
+
+    step_bytes: int = 0
+    unique: int = 0
+    packing_us: float = 0.0
+
+
+_NO_SCALES = _Scales()
+
+
+def _scales(problem: ScaledGemmProblem, config: MxConfig) -> _Scales:
+    """Block scales: whole lines of rows as they are, or what is used where they are packed."""
+    if "block" not in (problem.scale_a, problem.scale_b):
+        return _NO_SCALES
+    used = config.tile.step_k // pairs_of_block(problem)
+    lines = -(-used // MI350.line_bytes) * MI350.line_bytes
+    rows = _known(problem.m) + _known(problem.n)
+    unique = rows * -(-_known(problem.k) // BLOCK_K)
+    packing_us = _ENDS_CLK / _GHZ / 1e3 + 2 * unique / MI350.hbm_tb_s / 1e6 if config.packed else 0.0
+    return _Scales(used if config.packed else lines, unique, packing_us)
 
 
 def _ungrouped(problem: Any, config: Any) -> tuple[Any, Any]:
@@ -69,7 +102,7 @@ class _Product:
     """`each` workgroups are those of the busiest compute unit, of which `resident` run at a time; `steps` along K.
 
     `paces` are clk that a workgroup's step takes of the matrix pipes, LDS, L1, and the path from L2; `alone` those it
-    takes one workgroup that has the compute unit for itself.
+    takes one workgroup that has the compute unit for itself. `extra_us` are adding up parts and packing scales.
     """
 
     each: int
@@ -78,10 +111,10 @@ class _Product:
     paces: tuple[float, ...]
     alone: float
     hbm_us: float
-    adding_us: float
+    extra_us: float
 
     @classmethod
-    def of(cls, problem: GemmProblem, config: GemmConfig) -> _Product:
+    def of(cls, problem: GemmProblem, config: GemmConfig, scales: _Scales = _NO_SCALES) -> _Product:
         n = _known(product_columns(problem))
         m, k, batch = (_known(size) for size in (problem.m, problem.k, problem.batch))
         shares = config.shares(m, n, k, batch)
@@ -93,6 +126,7 @@ class _Product:
         loaded = rows * config.step_k * ELEMENT_BYTES
         # Whole lines: L1 has lost the rest of one by the next step.
         fetched = rows * -(-config.step_k * ELEMENT_BYTES // MI350.line_bytes) * MI350.line_bytes
+        fetched += rows * scales.step_bytes
         blocks = config.tile_m * config.tile_n * config.step_k // (MFMA_MN * MFMA_MN * MFMA_K)
         fed = (config.tile_m // config.waves_m + config.tile_n // config.waves_n) * config.tile_k
         lds = (loaded + config.waves * fed * ELEMENT_BYTES) / _LDS_BYTES_PER_CLK if config.staged else 0.0
@@ -112,10 +146,10 @@ class _Product:
             alone = MI350.hbm_clk + max(paces[3], blocks * _MFMA_CLK) / config.waves
         epilogue = problem.epilogue
         results = m * _known(problem.n) * (1 + epilogue.residual + epilogue.preactivation)
-        unique = (m * k + n * k + results) * ELEMENT_BYTES * batch
+        unique = (m * k + n * k + results) * ELEMENT_BYTES * batch + scales.unique
         steps = -(-(k if shares.whole else min(k, shares.part_k)) // config.step_k)
         hbm_us = unique / MI350.hbm_tb_s / 1e6
-        return cls(each, resident, steps, paces, alone, hbm_us, _adding_us(shares))
+        return cls(each, resident, steps, paces, alone, hbm_us, _adding_us(shares) + scales.packing_us)
 
     @property
     def us(self) -> float:
@@ -127,7 +161,7 @@ class _Product:
         full, rest = divmod(self.each, self.resident)
         clk = full * round_clk(self.resident) + (round_clk(rest) if rest else 0.0)
         clk += (full - 1 + (rest > 0)) * _NEXT_CLK
-        return max(clk / _GHZ / 1e3, self.hbm_us) + _ENDS_CLK / _GHZ / 1e3 + self.adding_us
+        return max(clk / _GHZ / 1e3, self.hbm_us) + _ENDS_CLK / _GHZ / 1e3 + self.extra_us
 
 
 def _adding_us(shares: Shares) -> float:

@@ -5,20 +5,22 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import MISSING, dataclass, fields, replace
-from typing import Any, Final, TypeAlias
+from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
+from typing import Any, Final, TypeAlias, get_type_hints
 
 from flycc.contracts import GemmProblem, GroupedGemmProblem, Reason, RmsNormProblem, TopkProblem
-from flycc.kernels import gemm, grouped_gemm, rms_norm, topk
+from flycc.contracts.scaled_gemm import BLOCK_K, ElementFormat, ScaledGemmProblem, ScaleKind
+from flycc.kernels import gemm, grouped_gemm, mx, rms_norm, topk
 from flycc.kernels.common.machine import ACCESS_BYTES, MAX_THREADS
 from flycc.kernels.gemm.config import DTYPES, ELEMENT_BYTES
 from flycc.kernels.gemm.space import space as gemm_space
 from flycc.kernels.gemm.space import unshared
+from flycc.kernels.mx.space import space as mx_space
 from flycc.kernels.rms_norm.config import BYTES, MIN_THREADS, ROW_REGISTERS
 
-Problem: TypeAlias = GemmProblem | GroupedGemmProblem | RmsNormProblem | TopkProblem
+Problem: TypeAlias = GemmProblem | GroupedGemmProblem | RmsNormProblem | ScaledGemmProblem | TopkProblem
 Config: TypeAlias = (
-    gemm.GemmConfig | grouped_gemm.GroupedGemmConfig | rms_norm.RmsNormConfig | topk.TopkConfig
+    gemm.GemmConfig | grouped_gemm.GroupedGemmConfig | mx.MxConfig | rms_norm.RmsNormConfig | topk.TopkConfig
 )
 
 #: Problems' rows that tables have entries for; others take the nearest one's.
@@ -26,6 +28,9 @@ BUCKETS = tuple(1 << i for i in range(14))
 
 #: Sizes are 64-bit integers to PyTorch.
 _MOST = (1 << 63) - 1
+
+#: Parts of keys that are no sizes.
+_WORDS = ("dtype", "layout", "format")
 
 #: Work-items of a workgroup that normalises several rows.
 _BLOCKS = (64, 256, 512)
@@ -43,19 +48,14 @@ class Key:
         return abs(math.log2(self.rows) - math.log2(other.rows))
 
 
-def _same(config: Any) -> Any:
-    return config
-
-
 @dataclass(frozen=True, slots=True)
 class Family:
     """`names` are those of a key's parts, in a table and on the command line, the rows first.
 
     `space` has every configuration worth trying, `admits` says quickly whether it, or the kernels' own choice, has one;
     `choose` is the kernels' own choice, `key` is None for problems that tables do not serve, `problem` makes the
-    problem of a key again. `config` is the type of a configuration that is plain numbers; None where there is one
-    configuration for a problem, so nothing to tune. `wrapped` makes the family's configuration of such a one, `plain`
-    the plain one of the family's.
+    problem of a key again. `config` is the type of a configuration, of plain numbers and such types; None where there
+    is one configuration for a problem, so nothing to tune.
     """
 
     name: str
@@ -66,13 +66,11 @@ class Family:
     problem: Callable[[Mapping[str, Any]], Any]
     admits: Callable[[Any, Any], bool]
     config: type | None = None
-    wrapped: Callable[[Any], Any] = _same
-    plain: Callable[[Any], Any] = _same
 
     @property
     def sizes(self) -> tuple[str, ...]:
         """The names of the parts that are sizes, as they are on the command line."""
-        return tuple(name for name in self.names if name not in ("dtype", "layout"))
+        return tuple(name for name in self.names if name not in _WORDS)
 
     def known(self, problem: Any) -> bool:
         """Whether all sizes of a problem are known, as those of a launch are."""
@@ -87,7 +85,7 @@ class Family:
         """The key of such parts. Raises ValueError for parts that make none."""
         rows, *exact = (parts.get(name) for name in self.names)
         for name, part in zip(self.names, (rows, *exact), strict=True):
-            if name in ("dtype", "layout"):
+            if name in _WORDS:
                 if not isinstance(part, str):
                     raise ValueError(f"{name} = {part!r}: a text is needed")
             elif type(part) is not int or not 1 <= part <= _MOST:
@@ -96,26 +94,52 @@ class Family:
         return Key(tuple(exact), rows)  # type: ignore[arg-type]
 
     def write_config(self, config: Any) -> dict[str, int | bool | str]:
-        """What differs from the defaults, as JSON has it."""
-        plain = self.plain(config)
-        return {
-            field.name: getattr(plain, field.name)
-            for field in fields(plain)
-            if getattr(plain, field.name) != field.default
-        }
+        """What differs from the defaults, as JSON has it; what a part of it says stands beside the rest."""
+        stored: dict[str, int | bool | str] = {}
+        for field in fields(config):
+            value = getattr(config, field.name)
+            if is_dataclass(value):
+                stored |= self.write_config(value)
+            elif value != field.default:
+                stored[field.name] = value
+        return stored
 
     def read_config(self, stored: Mapping[str, Any]) -> Any:
         """The configuration that `write_config` wrote. Raises ValueError for anything else."""
         assert self.config is not None
-        # Those without a default are numbers.
-        known = {f.name: int if f.default is MISSING else type(f.default) for f in fields(self.config)}
+        known = _plain_fields(self.config)
         for name, value in stored.items():
             if name not in known or type(value) is not known[name]:
                 raise ValueError(f"config: {name} = {value!r} is not one of {', '.join(known)}")
         try:
-            return self.wrapped(self.config(**stored))
+            return _made(self.config, stored)
         except TypeError as error:
             raise ValueError(f"config: {error}") from None
+
+
+@functools.cache
+def _parts(config: type) -> dict[str, type]:
+    """The fields of a configuration that are configurations themselves."""
+    hints = get_type_hints(config).items()
+    return {name: hint for name, hint in hints if isinstance(hint, type) and is_dataclass(hint)}
+
+
+@functools.cache
+def _plain_fields(config: type) -> dict[str, type]:
+    """The types of all other fields, and of those of its parts."""
+    found: dict[str, type] = {}
+    for field in fields(config):
+        if (part := _parts(config).get(field.name)) is not None:
+            found |= _plain_fields(part)
+        else:  # those without a default are numbers
+            found[field.name] = int if field.default is MISSING else type(field.default)
+    return found
+
+
+def _made(config: type, stored: Mapping[str, Any]) -> Any:
+    """The configuration of such plain fields. Raises TypeError where one is missing."""
+    own = {field.name: stored[field.name] for field in fields(config) if field.name in stored}
+    return config(**own, **{name: _made(part, stored) for name, part in _parts(config).items()})
 
 
 def family_of(problem: Any) -> Family | None:
@@ -154,6 +178,16 @@ def contiguous(problem: Any) -> Any:
             align_a=_align(k, m, ELEMENT_BYTES) if problem.trans_a else _align(m, k, ELEMENT_BYTES),
             align_b=_align(n, k, ELEMENT_BYTES) if problem.trans_b else _align(k, n, ELEMENT_BYTES),
             align_out=_align(m, n, ELEMENT_BYTES),
+        )
+    if isinstance(problem, ScaledGemmProblem) and isinstance(problem.k, int):
+        m, n, k, blocks = problem.m, problem.n, problem.k, -(-problem.k // BLOCK_K)
+        return replace(
+            problem,
+            align_a=_align(m, mx.pairs(problem.format_a, k), ELEMENT_BYTES),
+            align_b=_align(n, mx.pairs(problem.format_b, k), ELEMENT_BYTES),
+            align_scale_a=_align(m, blocks, 1),
+            align_scale_b=_align(n, blocks, 1),
+            align_out=_align(m, n, BYTES[problem.dtype]),
         )
     if isinstance(problem, RmsNormProblem) and problem.dtype in BYTES:
         return replace(problem, align=_align(problem.rows, problem.columns, BYTES[problem.dtype]))
@@ -207,6 +241,65 @@ def _grouped_space(problem: GroupedGemmProblem) -> Iterator[grouped_gemm.Grouped
 def _grouped_admits(problem: GroupedGemmProblem, config: grouped_gemm.GroupedGemmConfig) -> bool:
     known = unshared(config.tile) in _gemm_configs(problem.layout) or config == grouped_gemm.choose(problem)
     return known and config.is_valid(problem) is None
+
+
+#: What tables call operands of one width that are scaled alike.
+_FORMATS: dict[str, tuple[ElementFormat, ScaleKind]] = {
+    "mxfp8": ("e4m3", "block"),
+    "mxfp4": ("e2m1", "block"),
+    "fp8": ("e4m3", "row_f32"),
+}
+
+
+def _mx_key(problem: ScaledGemmProblem) -> Key | None:
+    sizes = (problem.m, problem.n, problem.k)
+    if problem.dtype not in DTYPES or not all(isinstance(size, int) for size in sizes):
+        return None
+    # Both formats of 8 bits take the same MFMA, and kinds of scales of rows differ in little at the end.
+    operands = (problem.format_a, problem.scale_a), (problem.format_b, problem.scale_b)
+    named = {
+        next((name for name, alike in _FORMATS.items() if alike == _like(*operand)), None)
+        for operand in operands
+    }
+    served = problem.align_a == problem.align_b == 16 and _scales_as_if_contiguous(problem)
+    if None in named or len(named) > 1 or not served:
+        return None
+    return Key((*named, problem.n, problem.k), problem.m)  # type: ignore[arg-type]
+
+
+def _like(element: ElementFormat, kind: ScaleKind) -> tuple[ElementFormat, ScaleKind]:
+    return "e4m3" if element == "e5m2" else element, kind if kind == "block" else "row_f32"
+
+
+def _scales_as_if_contiguous(problem: ScaledGemmProblem) -> bool:
+    """Whether block scales are loaded in as wide accesses as those of contiguous tensors are."""
+    least = math.gcd(-(-problem.k // BLOCK_K), ACCESS_BYTES)  # type: ignore[operator]
+    return min(problem.align_scale_a, problem.align_scale_b) >= least
+
+
+def _mx_problem(parts: Mapping[str, Any]) -> ScaledGemmProblem:
+    if parts["format"] not in _FORMATS:
+        raise ValueError(f"format = {parts['format']!r}: {', '.join(_FORMATS)} are accepted")
+    element, kind = _FORMATS[parts["format"]]
+    sizes = (parts["m"], parts["n"], parts["k"])
+    return ScaledGemmProblem(element, element, "bf16", *sizes, kind, kind)
+
+
+@functools.cache
+def _mx_configs(name: str) -> frozenset[mx.MxConfig]:
+    """The space of a format, whatever the sizes: what it has for such as leave nothing out."""
+    configs = mx_space(_mx_problem({"format": name, "m": 4096, "n": 4096, "k": 4096}))
+    return frozenset(_unshared(config) for config in configs)
+
+
+def _unshared(config: mx.MxConfig) -> mx.MxConfig:
+    return replace(config, tile=unshared(config.tile))
+
+
+def _mx_admits(problem: ScaledGemmProblem, config: mx.MxConfig) -> bool:
+    key = _mx_key(problem)
+    known = key is not None and _unshared(config) in _mx_configs(str(key.exact[0]))
+    return (known or config == mx.choose(problem)) and config.is_valid(problem) is None
 
 
 def _norm_key(problem: RmsNormProblem) -> Key | None:
@@ -263,9 +356,17 @@ FAMILIES: dict[str, Family] = {
             _grouped_key,
             _grouped_problem,
             _grouped_admits,
-            gemm.GemmConfig,
             grouped_gemm.GroupedGemmConfig,
-            lambda config: config.tile,
+        ),
+        Family(
+            "scaled_gemm",
+            ("m", "format", "n", "k"),
+            mx.choose,
+            mx_space,
+            _mx_key,
+            _mx_problem,
+            _mx_admits,
+            mx.MxConfig,
         ),
         Family(
             "rms_norm",
@@ -292,5 +393,6 @@ _BY_TYPE = {
     GemmProblem: FAMILIES["gemm"],
     GroupedGemmProblem: FAMILIES["grouped_gemm"],
     RmsNormProblem: FAMILIES["rms_norm"],
+    ScaledGemmProblem: FAMILIES["scaled_gemm"],
     TopkProblem: FAMILIES["topk"],
 }

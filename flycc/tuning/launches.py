@@ -21,7 +21,8 @@ from flycc.emulator.elf import KernelArg
 from flycc.emulator.errors import EmulatorError
 from flycc.emulator.trace import Trace
 from flycc.emulator.trace_recorder import Recorder
-from flycc.kernels import gemm, grouped_gemm, mx_quantize, rms_norm, topk
+from flycc.kernels import gemm, grouped_gemm, mx, mx_grouped, mx_quantize, rms_norm, topk
+from flycc.kernels.mx import pack
 from flycc.runtime import devices
 from flycc.runtime.device import DeviceError, Extent
 from flycc.runtime.emulated import EmulatedDevice
@@ -36,8 +37,11 @@ _WHOLE = 20_000_000
 _SIZES = (
     ("gemm", gemm.KERNARG.names, ("m", "n", "k")),
     ("grouped", grouped_gemm.KERNARG.names, ("groups", "m", "n", "k")),
+    ("grouped_mx", mx_grouped.KERNARG.names, ("groups", "m", "n", "k")),
     ("mx_quantize", mx_quantize.QUANTIZE.names, ("rows", "columns")),
     ("mx_dequantize", mx_quantize.DEQUANTIZE.names, ("rows", "columns")),
+    ("mx_pack", pack.KERNARG.names, ("rows_a", "rows_b", "blocks")),
+    ("mx_", mx.KERNARG.names, ("m", "n", "k")),
     ("scale_range", mx_quantize.RANGE.names, ("count",)),
     ("rms_norm", rms_norm.FORWARD.names, ("rows", "columns")),
     ("rms_norm", rms_norm.BACKWARD.names, ("rows", "columns")),
@@ -130,7 +134,10 @@ class _WatchedDevice(EmulatedDevice):
     @contextmanager
     def _others_arrived(self, kernel: emulator.Kernel, kernarg: bytes) -> Iterator[None]:
         """Traced workgroups of a product that share tiles with others are the last to come, and leave no trace."""
-        values = _numbers(kernel, kernarg, gemm.KERNARG.names) if kernel.name.startswith("gemm_") else {}
+        values: dict[str, int] = {}
+        for prefix, names in (("gemm_", gemm.KERNARG.names), ("mx_", mx.KERNARG.names)):
+            if kernel.name.startswith(prefix):
+                values = _numbers(kernel, kernarg, names)
         region = self._memory.region_at(values["arrived"]) if values.get("arrived") else None
         if region is None:
             yield

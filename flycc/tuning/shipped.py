@@ -83,6 +83,10 @@ GROUPED = (
 NORM_COLUMNS = (128, 512, 1536, 2880, 4096, 5120, 7168, 8192, 16384)
 
 
+#: The families that there are shipped tables of.
+SHIPPED = ("gemm", "grouped_gemm", "rms_norm")
+
+
 def shipped_problems(family: str) -> Iterator[Any]:
     """The problems that the shipped table of `family` has entries for, in the order of their importance."""
     if family == "gemm":

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from flycc.codegen.cache import cache_root
-from flycc.tuning.family import FAMILIES, Family, Key
+from flycc.tuning.family import Family, Key
 from flycc.tuning.files import read_json, replace, shortened
 
 VERSION = 1
@@ -144,8 +144,3 @@ def shipped_path(family: str) -> Path:
 def user_path(family: str) -> Path:
     """Where `flycc tune` keeps the table of a family for this user."""
     return cache_root() / "tuning" / f"{family}.json"
-
-
-def tunable() -> list[Family]:
-    """The families that have tables."""
-    return [family for family in FAMILIES.values() if family.config is not None]

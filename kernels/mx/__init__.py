@@ -8,7 +8,16 @@ from typing import Any
 from flycc.contracts.scaled_gemm import ScaledGemmProblem
 from flycc.kernels.common.spec import KernelSpec, Launch
 from flycc.kernels.gemm.config import others_arrived
-from flycc.kernels.mx.config import MxConfig, candidates, choose, counted, pairs, shares, widest
+from flycc.kernels.mx.config import (
+    MxConfig,
+    candidates,
+    choose,
+    counted,
+    pairs,
+    pairs_of_block,
+    shares,
+    widest,
+)
 from flycc.kernels.mx.kernarg import ABSENT, KERNARG
 from flycc.kernels.mx.pack import Packing
 from flycc.kernels.mx.variant import MxVariant
@@ -25,6 +34,7 @@ __all__ = [
     "launch",
     "others_arrived",
     "pairs",
+    "pairs_of_block",
     "shares",
     "widest",
 ]

@@ -7,7 +7,9 @@ import warnings
 import pytest
 import torch
 
-from flycc.runtime import grouped_gemm
+from flycc.kernels import mx
+from flycc.kernels.gemm import GemmConfig
+from flycc.runtime import choice, grouped_gemm, ops  # noqa: F401
 from flycc.tuning import launches as subject
 from flycc.tuning.launches import watched_launches
 
@@ -66,3 +68,26 @@ def test_a_grouped_product_is_known_by_its_sizes() -> None:
     (launch,) = found.values()
     assert launch.sizes == {"groups": 3, "m": 6, "n": 32, "k": 64}
     assert launch.prediction().flops >= 2 * 6 * 32 * 64
+
+
+def test_an_mx_product_is_known_by_its_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ones times ones, each with a scale of 1: sums of K, in which `k` counts pairs of bytes. Of workgroups that share
+    K those that are traced are the last to come, which have the others' sums to add."""
+    a, b = (torch.full((rows, 1024), 0x38, dtype=torch.uint8).view(torch.float8_e4m3fn) for rows in (16, 32))
+    scales = [torch.full((len(x), 32), 127, dtype=torch.uint8).view(torch.float8_e8m0fnu) for x in (a, b)]
+    config = mx.MxConfig(GemmConfig(16, 32, 64, waves_k=2, staged=False, splits=4))
+    steps = []
+    choice.install(provider := lambda problem: config)
+    try:
+        for arrived in (subject.gemm.others_arrived, lambda parts: 0):
+            monkeypatch.setattr(subject.gemm, "others_arrived", arrived)
+            with watched_launches() as found:
+                y = torch.ops.flycc.scaled_gemm(a, b, *scales, out_dtype=torch.bfloat16)
+            assert torch.equal(y, torch.full((16, 32), 1024.0).bfloat16())
+            (launch,) = found.values()
+            assert launch.grid == (4, 1, 1)
+            assert launch.sizes == {"m": 16, "n": 32, "k": 512}
+            steps.append(launch.trace.wave_instructions)
+    finally:
+        choice.remove(provider)
+    assert steps[0] > steps[1]
