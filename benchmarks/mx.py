@@ -15,9 +15,9 @@ from typing import Any
 from flycc.benchmarks import mx_quantize, products
 from flycc.benchmarks.costmodel_data import published
 from flycc.cli.output import console, table
-from flycc.contracts import Reason, ScaledGemmProblem, ScaleRangeProblem
+from flycc.contracts import ScaledGemmProblem, ScaleRangeProblem
 from flycc.contracts.scaled_gemm import BLOCK_K, ElementFormat
-from flycc.kernels import mx
+from flycc.tuning.family import contiguous
 from flycc.tuning.modelled import model, predicted, steps, total
 
 #: By name, the format of both operands, and the TFLOP/s that are the target for the square.
@@ -62,15 +62,15 @@ def figure(name: str, m: int, n: int, k: int) -> dict[str, Any]:
 
 
 def _flycc(element: ElementFormat, m: int, n: int, k: int) -> dict[str, Any]:
-    problem = ScaledGemmProblem(element, element, "bf16", m, n, k)
-    config = mx.choose(problem)
-    assert not isinstance(config, Reason), config
+    problem = contiguous(ScaledGemmProblem(element, element, "bf16", m, n, k))
+    config, chosen_by = products.chosen(problem)
     launches = model(problem, config)
     on_device = sum(prediction.device_us.typical for prediction in launches)
     unscaled = replace(problem, scale_a="none", scale_b="none")
     bare = sum(each.device_us.typical for each in model(unscaled, replace(config, packed=False)))
     return {
         "config": str(config),
+        "chosen_by": chosen_by,
         **products.timed(total(launches), 2 * m * n * k),
         "pack_us": launches[0].device_us.typical if config.packed else 0.0,
         "scales_share": 1 - bare / on_device,

@@ -168,7 +168,8 @@ def show_times(title: str, shapes: Iterable[tuple[str, Mapping[str, Any]]]) -> N
 
 
 def show_kernels(title: str, rows: Iterable[tuple[str, Mapping[str, Any]]]) -> None:
-    """Each launch: the configuration, how busy the matrix pipes are, LDS conflicts, registers, compilation."""
+    """Each launch that has MFMAs: the configuration, how busy the matrix pipes are, LDS conflicts, registers,
+    compilation."""
     lines = [
         (
             name,
@@ -181,6 +182,7 @@ def show_kernels(title: str, rows: Iterable[tuple[str, Mapping[str, Any]]]) -> N
         )
         for name, row in rows
         for launch in row["flycc"]["launches"]
+        if launch["mfma_utilisation"]
     ]
     columns = ("shape", "MFMA", "conflicts", "VGPRs", "spills", "compile s", "configuration")
     table(title, columns, lines)
