@@ -14,7 +14,7 @@ from flycc.benchmarks import products
 from flycc.benchmarks.costmodel_data import published
 from flycc.contracts import GemmProblem
 from flycc.costmodel import MI350
-from flycc.tuning.modelled import model, steps, total
+from flycc.tuning.modelled import model, total
 
 #: M, N, K.
 SHAPES = [(problem.m, problem.n, problem.k) for problem, _ in published("gemm")]
@@ -69,10 +69,7 @@ def _flycc(m: int, n: int, k: int) -> dict[str, Any]:
         "chosen_by": chosen_by,
         **products.timed(time, 2 * m * n * k),
         "hbm_roof": {"launch": least_us / time.typical, "device": least_us / on_device},
-        "launches": [
-            products.launch_figures(step.spec, prediction)
-            for step, prediction in zip(steps(problem, config), predictions, strict=True)
-        ],
+        "launches": products.launches(problem, config, predictions),
     }
 
 

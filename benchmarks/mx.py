@@ -18,7 +18,7 @@ from flycc.cli.output import console, table
 from flycc.contracts import ScaledGemmProblem, ScaleRangeProblem
 from flycc.contracts.scaled_gemm import BLOCK_K, ElementFormat
 from flycc.tuning.family import contiguous
-from flycc.tuning.modelled import model, predicted, steps, total
+from flycc.tuning.modelled import model, predicted, total
 
 #: By name, the format of both operands, and the TFLOP/s that are the target for the square.
 FORMATS: dict[str, tuple[ElementFormat, float]] = {"mxfp8": ("e4m3", 3000), "mxfp4": ("e2m1", 4800)}
@@ -64,20 +64,18 @@ def figure(name: str, m: int, n: int, k: int) -> dict[str, Any]:
 def _flycc(element: ElementFormat, m: int, n: int, k: int) -> dict[str, Any]:
     problem = contiguous(ScaledGemmProblem(element, element, "bf16", m, n, k))
     config, chosen_by = products.chosen(problem)
-    launches = model(problem, config)
-    on_device = sum(prediction.device_us.typical for prediction in launches)
+    predictions = model(problem, config)
+    launches = products.launches(problem, config, predictions)
+    on_device = sum(prediction.device_us.typical for prediction in predictions)
     unscaled = replace(problem, scale_a="none", scale_b="none")
     bare = sum(each.device_us.typical for each in model(unscaled, replace(config, packed=False)))
     return {
         "config": str(config),
         "chosen_by": chosen_by,
-        **products.timed(total(launches), 2 * m * n * k),
-        "pack_us": launches[0].device_us.typical if config.packed else 0.0,
+        **products.timed(total(predictions), 2 * m * n * k),
+        "pack_us": sum(each["device_us"]["typical"] for each in launches if each["family"] == "mx_pack"),
         "scales_share": 1 - bare / on_device,
-        "launches": [
-            products.launch_figures(step.spec, prediction)
-            for step, prediction in zip(steps(problem, config), launches, strict=True)
-        ],
+        "launches": launches,
     }
 
 

@@ -21,6 +21,7 @@ from flycc.emulator import load
 from flycc.kernels.common.spec import KernelSpec
 from flycc.tuning.choice import looked_up
 from flycc.tuning.family import family_of
+from flycc.tuning.modelled import steps
 from flycc.tuning.table import read, shipped_path
 
 #: Whose times are compared with ours, as columns: Triton compiled here and modelled, and what is published.
@@ -56,12 +57,20 @@ def timed(time: Interval, flops: float) -> dict[str, Any]:
     return {"us": asdict(time), "tflops": {part: flops / us / 1e6 for part, us in rates.items()}}
 
 
+def launches(problem: Any, config: Any, predictions: Sequence[Prediction]) -> list[dict[str, Any]]:
+    """The figures of all launches of a problem. One of which only the last round is split is modelled as two."""
+    specs = [step.spec for step in steps(problem, config)]
+    specs += specs[-1:] * (len(predictions) - len(specs))
+    return [launch_figures(spec, prediction) for spec, prediction in zip(specs, predictions, strict=True)]
+
+
 def launch_figures(spec: KernelSpec, prediction: Prediction) -> dict[str, Any]:
     """What the model says of one launch, what the code object says of its kernel, and the seconds to compile that."""
     with tempfile.TemporaryDirectory() as folder:
         compiled = compile_kernel(spec, cache=CodeObjectCache(Path(folder)))
     kernel = load(compiled.elf).kernels[compiled.symbol].descriptor
     return {
+        "family": spec.family,
         "kernel": compiled.symbol,
         "device_us": asdict(prediction.device_us),
         "mfma_utilisation": prediction.utilisation["mfma"],
