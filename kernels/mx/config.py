@@ -157,18 +157,19 @@ def _check_problem(problem: ScaledGemmProblem) -> Reason | None:
     return None
 
 
-#: Few rows: the weights are streamed once, K split over the waves. A step takes 32 bytes or more of a row's scales.
+#: Each wave loads operands for itself, K split over the waves: for few rows, where a step takes 32 bytes or more of a
+#: row's scales, and for more, where tiles are square.
 _DECODE = (
     GemmConfig(16, 16, 128, waves_k=4, staged=False),
     GemmConfig(16, 64, 128, waves_k=4, staged=False),
     GemmConfig(32, 32, 128, waves_k=4, staged=False),
     GemmConfig(32, 64, 128, waves_k=4, staged=False),
 )
-#: Rows up to which each wave loads operands for itself: any, if elements are of different sizes.
-_DECODE_ROWS = 64
-_ANY_ROWS = 1 << 31
-#: The largest tile for these.
-_MIXED = GemmConfig(64, 64, 64, waves_k=4, staged=False)
+_SQUARE = (
+    GemmConfig(32, 32, 128, waves_k=4, staged=False),
+    GemmConfig(64, 64, 64, waves_k=4, staged=False),
+)
+_DECODE_ROWS, _ANY_ROWS = 32, 1 << 31
 #: Bytes beside those used that a compute unit gets in the time in which scales are packed: each step along K takes a
 #: few of a line of memory of each row of a tile.
 _PACKING_BYTES = 300_000
@@ -180,13 +181,32 @@ def candidates(problem: ScaledGemmProblem) -> Iterator[MxConfig]:
     """Every shipped configuration that computes `problem`, the likeliest first."""
     if _check_problem(problem) is not None:
         return
-    of_a, of_b = pieces(problem)
-    direct = (_DECODE, _DECODE_ROWS) if of_a == of_b else ((*_DECODE, _MIXED), _ANY_ROWS)
-    for tile in dense.candidates(counted(problem), *direct):
+    for tile in _tiles(problem):
         for config in (MxConfig(tile, _packing_pays(problem, tile)), MxConfig(tile)):
             if config.is_valid(problem) is None:
                 yield config
                 break
+
+
+def _tiles(problem: ScaledGemmProblem) -> Iterator[GemmConfig]:
+    """The dense product's, the likeliest first.
+
+    Waves that load operands themselves wait for their first ones in each workgroup: of more than a few rows they come
+    first only where no compute unit has two, or where elements are of different sizes, for which there is nothing else.
+    """
+    product = counted(problem)
+    of_a, of_b = pieces(problem)
+    m, n, k = (size if isinstance(size, int) else 0 for size in (product.m, product.n, product.k))
+    if not (m and n and k) or m <= _DECODE_ROWS:
+        yield from dense.candidates(product, _DECODE, _DECODE_ROWS)
+        return
+    direct = dense.candidates(product, _SQUARE, _ANY_ROWS)
+    first = next(direct)
+    if of_a != of_b or first.shares(m, n, k, 1).workgroups <= COMPUTE_UNITS:
+        yield first
+        yield from direct
+    else:
+        yield from dense.candidates(product, _DECODE, _DECODE_ROWS)
 
 
 def _packing_pays(problem: ScaledGemmProblem, tile: GemmConfig) -> bool:

@@ -80,3 +80,23 @@ def test_scales_are_packed_where_tiles_take_many_steps_or_bytes() -> None:
     assert packed(**large, k=416, align_scale_a=1)
     assert not packed(**large, k=4096, scale_a="row", scale_b="none")
     assert not packed(m=32, n=4096, k=4096)
+
+
+@pytest.mark.parametrize(
+    ("m", "n", "ring"),
+    [
+        (1, 8 * 8192, False),
+        (32, 8 * 8192, False),
+        (64, 8192, False),
+        (64, 4 * 8192, True),
+        (256, 4096, False),
+        (512, 4096, True),
+    ],
+)
+def test_waves_load_operands_themselves_of_few_rows_or_in_one_workgroup_of_each_compute_unit(
+    m: int, n: int, ring: bool
+) -> None:
+    config = mx.choose(problem(m=m, n=n, k=4096))
+    assert isinstance(config, MxConfig)
+    assert config.tile.ring == ring
+    assert config.tile.staged == ring

@@ -30,6 +30,7 @@ CONFIGS = {
     "direct": GemmConfig(16, 16, 128, waves_k=4, staged=False),
     "direct blocks": GemmConfig(32, 64, 64, waves_k=2, staged=False),
     "direct split": GemmConfig(32, 32, 64, waves_k=2, staged=False, splits=3),
+    "direct square": GemmConfig(64, 64, 64, waves_k=4, staged=False, splits=2),
     "staged": GemmConfig(64, 64, 64, 2, 2),
     "ring": GemmConfig(64, 64, 64, 2, 2, stages_m=3, stages_n=3),
     "ring split": GemmConfig(64, 64, 64, 2, 2, stages_m=3, stages_n=3, splits=3),
