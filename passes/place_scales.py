@@ -208,6 +208,12 @@ def _exact_bounds(a: _Side, b: _Side) -> Bounds | None:
     return bounds if not (a.hoisted or b.hoisted) else _inside(bounds, least, most)
 
 
+def _hoisted_bounds(a: Format, b: Format, k: int) -> Bounds:
+    """Where the scales of a row and of a column may multiply the finished sum, one after the other."""
+    least, most = exponent_min(a, b, _FLUSH), exponent_max(a, b, k)
+    return _inside(Bounds(), least, most).within(sum=(least + 2 * BIAS, most + 2 * BIAS))
+
+
 def _inside(bounds: Bounds, least: int, most: int) -> Bounds:
     """`bounds` within which each byte alone, too, keeps products and sums exact: what is left once another is hoisted.
 
@@ -294,8 +300,7 @@ def _place_hoisted(product: ScaledGemmOp, relaxed: bool) -> None:
         )
     ]
     formats = _format(product.a), _format(product.b)
-    least, most = exponent_min(*formats, _FLUSH), exponent_max(*formats, max(k, 1))
-    bounds = _inside(Bounds(), least, most).within(sum=(least + 2 * BIAS, most + 2 * BIAS))
+    bounds = _hoisted_bounds(*formats, k)
     ranges = [_known_range(scale) for scale in new]
     proved = not any(moved) or bounds.holds(ranges[0], ranges[1])
     feeding = [op for scale in read if scale is not None for op in reversed(scale.ops)]

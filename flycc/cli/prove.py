@@ -35,11 +35,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Prove, report; status 1 if something is not as claimed."""
-    from flycc.proofs.claims import core, full, prove
-
-    check_installed()
-    claims = full() if args.full else core()
     try:
+        check_installed()
+        from flycc.proofs.claims import core, full, prove
+
+        claims = full() if args.full else core()
         rows = [prove(claim, solver) for claim, solver in _shown(claims, args.json == "-")]
     except KeyboardInterrupt:
         print("flycc prove: interrupted", file=sys.stderr)

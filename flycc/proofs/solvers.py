@@ -45,7 +45,10 @@ def check_installed(solvers: tuple[SolverName, ...] = SOLVERS) -> None:
 
 
 def solve(solver: SolverName, script: str, constants: list[str], seconds: float) -> Answer:
-    """Check the assertions of `script`, with the time limit `seconds`; booleans among the values are 0 and 1."""
+    """Check the assertions of `script`, with the time limit `seconds`; booleans among the values are 0 and 1.
+
+    Ctrl-C raises KeyboardInterrupt: of z3 at once, of the others when they are done with the query.
+    """
     solvers: dict[SolverName, Callable[[float], Callable[[str], str]]]
     solvers = {"cvc5": _Cvc5, "z3": _Z3, "bitwuzla": _Bitwuzla}
     run = solvers[solver](seconds)
@@ -96,7 +99,12 @@ class _Z3:
     def __call__(self, text: str) -> str:
         from z3 import z3core
 
-        return z3core.Z3_eval_smtlib2_string(self._context.ref(), text)
+        said = z3core.Z3_eval_smtlib2_string(self._context.ref(), text)
+        if said.startswith("unknown"):
+            why = z3core.Z3_eval_smtlib2_string(self._context.ref(), "(get-info :reason-unknown)\n")
+            if "interrupted" in why:  # its own handler of Ctrl-C hides it from Python
+                raise KeyboardInterrupt
+        return said
 
 
 class _Bitwuzla:

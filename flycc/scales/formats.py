@@ -102,14 +102,3 @@ def sums_are_exact(a: Format, b: Format, k: int) -> bool:
     Then no order of the additions rounds, and all give the same bits. Of e4m3 and e5m2, no sum of two is sure to be.
     """
     return k <= 1 or product_maximum(a, b) * 2.0 ** product_q(a, b) * k <= 2**24
-
-
-def reencodable(source: Format, target: Format) -> tuple[int, int] | None:
-    """The least and the greatest r for which every element of `source` times 2^r is an element of `target`, or None.
-
-    As multiples of the target's unit: r >= q_source - q_target; as to size, M_source 2^r <= M_target.
-    """
-    if source.bits > target.bits:
-        return None
-    low, high = source.q - target.q, lg(target.maximum / source.maximum)
-    return (low, high) if low <= high else None

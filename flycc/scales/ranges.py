@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -14,6 +14,7 @@ from flycc.scales.formats import (
     FloatType,
     Format,
     ceil_lg,
+    elements,
     lg,
     product_maximum,
     product_q,
@@ -22,9 +23,6 @@ from flycc.scales.trees import Tree
 
 #: How a quantiser picks a block's scale: see `quantised`.
 Rounding = Literal["floor", "even", "ceil"]
-
-#: Units in the last place of a float32 significand: integers up to this are exact.
-_EXACT = 2**24
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,13 +72,13 @@ def scan(scales: bytes | bytearray | memoryview, zero_blocks: Iterable[object] |
 def quantised(element: Format, source: FloatType, rounding: Rounding) -> Range:
     """The range of scales that a quantiser can write for blocks of finite numbers of type `source`; not for others.
 
-    For a block's largest magnitude `amax`, and `emax = lg(maximum)` of the format, the byte is 127 plus
+    For a block's largest magnitude `amax`, and `emax` of the format, lg of its greatest element, the byte is 127 plus
     - "floor": lg(amax) - emax
     - "even": the same of amax rounded to the element's significant bits, which may reach the next power of two
-    - "ceil": the least exponent e for which amax <= maximum 2^e
+    - "ceil": the least exponent e for which amax is at most that element times 2^e
     and at least 0; a block of zeros has byte 127. A block with NaN or infinity has byte 255, which is not in the range.
     """
-    emax = lg(element.maximum)
+    emax = lg(elements(element)[-1])
     step = rounding != "floor"
     low = max(source.subnormal - emax + BIAS, 0)
     high = max(min(source.greatest + step - emax + BIAS, MAX_BYTE), 0)
@@ -125,38 +123,10 @@ def order_free(
     if (a.nan or b.nan) and not nan_propagates:
         return False
     low, high = a.lo + b.lo, a.hi + b.hi
-    return _exact_sums(a_format, b_format, k, low, high, _units(a_format, b_format) * k, flush)
-
-
-def order_free_blocks(
-    a_format: Format, b_format: Format, blocks: Sequence[tuple[int, int]], *, flush: bool = False
-) -> bool:
-    """`order_free` of blocks (S, k), each k products whose bytes add up to S; holds more often than by the range alone.
-
-    The sums are exact if `sum over blocks of P 2^q k 2^(S - S.lo) <= 2^24` (Theorem 6).
-    """
-    if not blocks:
-        return True
-    low, high = min(total for total, _ in blocks), max(total for total, _ in blocks)
-    if high - low > 24:
-        return False
-    weight = sum(k << (total - low) for total, k in blocks) * _units(a_format, b_format)
-    k = sum(k for _, k in blocks)
-    return _exact_sums(a_format, b_format, k, low, low, weight, flush) and (
-        high - 2 * BIAS <= exponent_max(a_format, b_format, k)
-    )
-
-
-def _units(a_format: Format, b_format: Format) -> int:
-    """The greatest product in units of the least: P 2^q."""
-    return int(product_maximum(a_format, b_format) * 2.0 ** product_q(a_format, b_format))
-
-
-def _exact_sums(
-    a_format: Format, b_format: Format, k: int, low: int, high: int, weight: int, flush: bool
-) -> bool:
+    spread = spread_limit(a_format, b_format, k)
     return (
-        weight << min(high - low, 25) <= _EXACT
+        spread is not None
+        and high - low <= spread
         and low - 2 * BIAS >= exponent_min(a_format, b_format, flush)
         and high - 2 * BIAS <= exponent_max(a_format, b_format, k)
     )
@@ -182,16 +152,8 @@ def hoist(
     )
 
 
-def one_operand(a: Range, b: Range) -> bool:
-    """Whether every pair of bytes can be moved into one operand, the other's being 127: 127 <= S <= 381 (G5).
-
-    Adding exponents is exact, so a matrix unit that scales by 2^(byte_a + byte_b - 254) gives the same bits. The caller
-    keeps a NaN byte NaN.
-    """
-    return a.lo + b.lo >= BIAS and a.hi + b.hi <= BIAS + MAX_BYTE
-
-
 def spread_limit(a_format: Format, b_format: Format, k: int) -> int | None:
     """How far S may spread over `k` products for `order_free`: 24 - ceil(log2(P 2^q k)), or None if not even by 0."""
-    limit = 24 - ceil_lg(_units(a_format, b_format) * max(k, 1))
+    units = product_maximum(a_format, b_format) * 2.0 ** product_q(a_format, b_format)
+    limit = 24 - ceil_lg(units * max(k, 1))
     return limit if limit >= 0 else None

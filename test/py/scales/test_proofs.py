@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import signal
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +14,7 @@ import numpy as np
 import pytest
 
 from flycc.cli.main import main
-from flycc.proofs.claims import core, full, of_every_exponent, of_product, prove
+from flycc.proofs.claims import core, full, of_every_exponent, of_floats, of_product, prove
 from flycc.proofs.dequantised import ElementQuery
 from flycc.proofs.float32 import same, scale_inside, scale_outside
 from flycc.proofs.machine import Leaves, Query, Sums
@@ -152,6 +154,22 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pyt
     monkeypatch.setattr("flycc.proofs.claims.core", lambda: [(wrong, "z3")])
     assert main(["prove", "scale-placement"]) == 1
     assert "z3 says sat; claimed is unsat" in capsys.readouterr().out.replace("\n", " ")
+
+
+@pytest.mark.parametrize("solver", ["z3", "bitwuzla"])
+def test_interrupted(
+    solver: SolverName, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C during a query is no answer to it, whatever a solver makes of it, and nothing is reported."""
+    claim = next(c for c in of_floats(Tree("chain", 2)) if c.s == "122")
+    monkeypatch.setattr("flycc.proofs.claims.core", lambda: [(claim, solver)] * 3)
+    interrupt = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT))  # a query takes longer than that
+    interrupt.start()
+    try:
+        assert main(["prove", "scale-placement"]) == 130
+    finally:
+        interrupt.join()
+    assert capsys.readouterr().err.strip() == "flycc prove: interrupted"
 
 
 def test_a_solver_that_is_not_installed(
