@@ -161,6 +161,7 @@ def _check_problem(problem: ScaledGemmProblem) -> Reason | None:
 #: row's scales, and for more, where tiles are square.
 _DECODE = (
     GemmConfig(16, 16, 128, waves_k=4, staged=False),
+    GemmConfig(16, 32, 128, waves_k=4, staged=False),
     GemmConfig(16, 64, 128, waves_k=4, staged=False),
     GemmConfig(32, 32, 128, waves_k=4, staged=False),
     GemmConfig(32, 64, 128, waves_k=4, staged=False),
