@@ -244,11 +244,11 @@ class _Script:
         self.bound(n, self.greatest)
         return n, self.define("Bool", f"(and {minus} (= {n} 0))")
 
-    def sum_of(self, left: str, right: str, reach: int) -> str:
-        """The integer of a node, which is at most `reach`."""
+    def sum_of(self, node: int, left: str, right: str, reach: int) -> str:
+        """The integer of a node, which is at most `reach`; rounded it is the constant `sum<node>`."""
         total = self.define("Int", f"(+ {left} {right})")
         if self.query.sums is Sums.ROUNDED:
-            near, error = self.declare("Int"), self.declare("Int")
+            near, error = self.declare("Int", f"sum{node}"), self.declare("Int")
             self.require(f"(= {near} (+ {total} {error}))")
             magnitude = self.define("Int", f"(ite (< {total} 0) (- {total}) {total})")
             self.require(f"(<= (- {magnitude}) (* {2**24} {error}) {magnitude})")
@@ -288,7 +288,7 @@ class _Script:
             after.append((n, minus))
         shared = self.digits(query.low) == 0 and not (query.flush and query.low < self.q - 126)
         for (left, right), most in zip(query.tree.nodes(), reach[k:], strict=True):
-            total = self.sum_of(after[left][0], after[right][0], most)
+            total = self.sum_of(len(after), after[left][0], after[right][0], most)
             after.append((total, self.define("Bool", f"(and {after[left][1]} {after[right][1]})")))
             # Without rounding or flushing, both sides add the same integers.
             inner = total if shared else self.define("Int", f"(+ {before[left].n} {before[right].n})")

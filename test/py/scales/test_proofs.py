@@ -8,18 +8,19 @@ import os
 import signal
 import threading
 from dataclasses import replace
+from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from flycc.cli.main import main
-from flycc.proofs.claims import core, full, of_every_exponent, of_floats, of_product, prove
+from flycc.proofs.claims import Question, core, full, of_every_exponent, of_floats, of_product, prove
 from flycc.proofs.dequantised import ElementQuery
 from flycc.proofs.float32 import same, scale_inside, scale_outside
 from flycc.proofs.machine import Leaves, Query, Sums
 from flycc.proofs.solvers import INTEGERS, SolverName, solve
-from flycc.scales.formats import BF16, E2M1, E4M3, elements
+from flycc.scales.formats import BF16, BIAS, E2M1, E4M3, elements, product_q
 from flycc.scales.trees import Tree
 
 SEED = int(os.environ["FLYCC_TEST_SEED"])
@@ -31,6 +32,76 @@ def test_core(theorem: int) -> None:
     assert {row.claim.expected for row in rows} == {"sat", "unsat"}
     assert [row.json() for row in rows if not row.holds] == []
     assert all(row.replayed for row in rows if row.claim.expected == "sat")
+
+
+def one_further(question: Question) -> list[Question]:
+    """The same question one beyond either end, or beyond both: one of them is beyond its bound.
+
+    Byte 0 ends the bytes of elements before their bound does: there it is further.
+    """
+    match question:
+        case Query():
+            return [replace(question, high=question.high + 1)]
+        case ElementQuery():
+            step = 1 if question.exponent > -BIAS else 40
+            return [replace(question, exponent=question.exponent + way) for way in (-step, step)]
+        case _:
+            return [replace(question, s=question.s + way) for way in (-1, 1)]
+
+
+@pytest.mark.parametrize("large", [False, pytest.param(True, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("theorem", [1, 2, 3, 5, 7])
+def test_no_proof_is_of_nothing(theorem: int, large: bool) -> None:
+    """What is unsatisfiable is so by its last assertion, that results differ, and no longer one beyond the bound."""
+
+    def verdict(script: str, solver: SolverName, constants: list[str]) -> str:
+        return solve(solver, script, constants, 60).verdict
+
+    for claim, solver in core():
+        if claim.theorem != theorem or (isinstance(claim.question, Query) and claim.k > 8) != large:
+            continue
+        if claim.expected == "unsat" and solver != "z3":
+            *rest, last = claim.question.script().rstrip().splitlines()
+            assert last.startswith("(assert (")
+            assert verdict("\n".join(rest), solver, claim.question.constants()) == "sat", claim
+            assert "sat" in {
+                verdict(q.script(), solver, q.constants()) for q in one_further(claim.question)
+            }, claim
+
+
+@pytest.mark.parametrize("k", [2, 5, 8])
+def test_rounded_sums_of_the_machine_are_those_of_float32(k: int) -> None:
+    """With products fixed, and the sums that float32 arithmetic has, the machine has them too, rounding included."""
+    rng = np.random.default_rng([SEED, k])
+    numbers, unit = np.array(elements(E4M3)), 2 ** product_q(E4M3, E4M3)
+    inexact = 0
+    for name in ("balanced", "chain"):
+        tree = Tree(name, k)
+        query = Query(E4M3, E4M3, tree, -131, 105, sums=Sums.ROUNDED)
+        for _ in range(6):
+            products = rng.choice(numbers, k) * rng.choice(numbers, k)
+            products[rng.permutation(k)[:2]] = (
+                448.0**2,
+                rng.choice([-1, 1]) * 2.0**-18,
+            )  # whose sum is rounded
+            values = [np.float32(x) for x in products]
+            fixed = [(f"p{i}", values[i]) for i in range(k)]
+            for at, (left, right) in enumerate(tree.nodes(), k):
+                values.append(values[left] + values[right])
+                inexact += Fraction(float(values[left])) + Fraction(float(values[right])) != Fraction(
+                    float(values[at])
+                )
+                fixed.append((f"sum{at}", values[at]))
+            lines = query.script().splitlines()[:-1]
+            for constant, value in fixed:
+                units = int(Fraction(float(value)) * unit)
+                lines.append(f"(assert (= {constant} {units if units >= 0 else f'(- {-units})'}))")
+            assert solve("cvc5", "\n".join(lines), query.constants(), 20).verdict == "sat", (
+                SEED,
+                name,
+                values,
+            )
+    assert inexact
 
 
 @pytest.mark.nightly
