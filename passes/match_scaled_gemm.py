@@ -49,7 +49,7 @@ def match_scaled_gemm(module: ir.Operation) -> None:
     Elements are e4m3, e5m2 or packed e2m1, and may differ. Of PyTorch's recipes the scales of blocks of 1x32 (E8M0),
     of rows and of tensors are raised: the first become the MFMA's operands, the others are "hoisted" behind the sums,
     where PyTorch applies them too. What stands otherwise than a kernel reads it gets a view or a copy: scales in
-    PyTorch's tiles or with rows to spare (known sizes only), one scale for a tensor, a weight that no transpose in the
+    PyTorch's tiles or with rows to spare, one scale for a tensor, a weight that no transpose in the
     graph makes [K, N], a bias to be widened to the result's type.
 
     What fed the op stays, for flycc-dce or for other users. An op that is not raised gets the attributes
@@ -73,8 +73,8 @@ def _raise(
     raised = build_scaled_gemm(
         a if rows is None else rows.value,
         columns,
-        laid_out("scale_a", scale_a, left.dims[0], k, op),
-        laid_out("scale_b", scale_b, right.dims[1], k, op),
+        laid_out("scale_a", scale_a, a, 0, k, op),
+        laid_out("scale_b", scale_b, b, 1, k, op),
         addend("the bias", bias, right.dims[1:], result.dtype, op),
         op.results[0].type,
         placement=_placement(scale_a.recipe == scale_b.recipe == BLOCK),

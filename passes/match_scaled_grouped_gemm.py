@@ -8,7 +8,7 @@ from torch_mlir import ir
 
 from flycc.contracts.scaled_gemm import BLOCK_K
 from flycc.dialects.scaled_grouped_gemm import build_scaled_grouped_gemm
-from flycc.dialects.tensor import Dim, contradict, show
+from flycc.dialects.tensor import Dim, contradict, same, show
 from flycc.passes.matching import match, replace
 from flycc.passes.new_ops import viewed
 from flycc.passes.scaled_operands import (
@@ -81,7 +81,7 @@ def _second_form(op: ir.Operation) -> None:
     raised = build_scaled_grouped_gemm(
         a if rows is None else rows.value,
         columns,
-        laid_out("scale_a", _plain("scale_a", scale_a), left.dims[0], k, op),
+        laid_out("scale_a", _plain("scale_a", scale_a), a, 0, k, op),
         _by_group(_plain("scale_b", scale_b), groups, n, k, op),
         offsets,
         addend("the bias", bias, (groups, n), result.dtype, op),
@@ -105,7 +105,9 @@ def _by_group(scale: Scale, groups: Dim, n: Dim, k: Dim, before: ir.Operation) -
     tensor = known("scale_b", scale.value)
     blocks = -(-k // BLOCK_K) if isinstance(k, int) else None
     wanted = (groups, n, blocks)
-    if len(tensor.dims) == 3 and not any(map(contradict, tensor.dims, wanted)):
+    contradicts = len(tensor.dims) != 3 or any(map(contradict, tensor.dims, wanted))
+    # Their number is G * N * ceil(K / 32), so two of the sizes say the third.
+    if not contradicts and sum(map(same, tensor.dims, wanted)) >= 2:
         return scale.value
     if (
         isinstance(groups, int)

@@ -55,9 +55,9 @@ def widened(value: ir.Value, before: ir.Operation) -> ir.Value:
     return new_op("_to_copy", [value, *options], tensor.dims, "f32", before)
 
 
-def new_list(numbers: Sequence[int], before: ir.Operation) -> ir.Value:
-    """A `torch.prim.ListConstruct` of constants in front of `before`."""
-    items = [new_constant(number, before) for number in numbers]
+def new_list(numbers: Sequence[int | ir.Value], before: ir.Operation) -> ir.Value:
+    """A `torch.prim.ListConstruct`, of constants but for what are values already, in front of `before`."""
+    items = [new_constant(number, before) if isinstance(number, int) else number for number in numbers]
     with before.context, before.location:
         op = ir.Operation.create(
             "torch.prim.ListConstruct",
@@ -79,8 +79,28 @@ def transposed(value: ir.Value, before: ir.Operation) -> ir.Value:
     return new_op("transpose.int", [value, *axes], (*batch, columns, rows), tensor.dtype, before)
 
 
-def viewed(value: ir.Value, sizes: Sequence[int], before: ir.Operation, how: str = "view") -> ir.Value:
-    """`value` with other sizes, by `view` or by `reshape`."""
+def viewed(
+    value: ir.Value,
+    sizes: Sequence[int | ir.Value],
+    before: ir.Operation,
+    how: str = "view",
+    dims: Dims | None = None,
+) -> ir.Value:
+    """`value` with other sizes, by `view` or by `reshape`; `dims` says what is known of those that are no numbers."""
     tensor = stamped(value)
     assert tensor is not None
-    return new_op(how, [value, new_list(sizes, before)], tuple(sizes), tensor.dtype, before)
+    if dims is None:
+        dims = tuple(size if isinstance(size, int) else None for size in sizes)
+    return new_op(how, [value, new_list(sizes, before)], dims, tensor.dtype, before)
+
+
+def new_size(value: ir.Value, dim: int, before: ir.Operation) -> ir.Value:
+    """The size of a tensor along `dim`."""
+    with before.context, before.location:
+        op = ir.Operation.create(
+            "torch.aten.size.int",
+            [ir.Type.parse("!torch.int")],
+            [value, new_constant(dim, before)],
+            ip=ir.InsertionPoint(before),
+        )
+    return op.results[0]

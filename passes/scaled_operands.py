@@ -15,8 +15,8 @@ from torch_mlir import ir
 from flycc.contracts import Reason
 from flycc.contracts.scaled_gemm import BLOCK_K
 from flycc.dialects.scaled_gemm import DTYPES, E8M0, FORMATS, elements, known_row
-from flycc.dialects.tensor import Dim, Dims, Tensor, contradict, show, stamped
-from flycc.passes.new_ops import new_list, new_op, transposed, viewed, widened
+from flycc.dialects.tensor import Dim, Dims, Tensor, contradict, same, show, stamped
+from flycc.passes.new_ops import new_list, new_op, new_size, transposed, viewed, widened
 from flycc.passes.operand_reading import Reading, readings
 from flycc.passes.torch_ir import constant, is_none, new_constant, operator_name, producer
 
@@ -105,14 +105,14 @@ def transposed_operand(operand: ir.Value, before: ir.Operation) -> tuple[ir.Valu
     return (transposed(operand, before), ()) if reading is None else (reading.value, reading.looked_through)
 
 
-def laid_out(name: str, scale: Scale, rows: Dim, k: Dim, before: ir.Operation) -> ir.Value:
-    """`scale` as `flycc.scaled_gemm` has it, of an operand of `rows` rows of `k` elements. Raises Refused."""
+def laid_out(name: str, scale: Scale, operand: ir.Value, dim: int, k: Dim, before: ir.Operation) -> ir.Value:
+    """`scale` as `flycc.scaled_gemm` has it, of `operand`, which has its rows along `dim`. Raises Refused."""
     if scale.recipe in _RECIPES:
         raise Refused(
             "recipe",
             f"{name} is {_RECIPES[scale.recipe]}; BlockWise1x32, RowWise and TensorWise are accepted",
         )
-    tensor = known(name, scale.value)
+    tensor, rows = known(name, scale.value), known("an operand", operand).dims[dim]
     wanted = E8M0 if scale.recipe == BLOCK else "f32"
     if tensor.dtype != wanted:
         raise Refused("dtype", f"{name} is {tensor.dtype}; it must be {wanted}")
@@ -126,21 +126,32 @@ def laid_out(name: str, scale: Scale, rows: Dim, k: Dim, before: ir.Operation) -
         if _count(tensor) != 1:
             raise Refused("scale", f"{name} is {show(tensor.dims)}; one number is needed")
         return scale.value if tensor.dims == (1, 1) else viewed(scale.value, (1, 1), before)
+    value = scale.value
+    if scale.recipe == ROW and len(tensor.dims) == 2 and tensor.dims[0] == 1 != tensor.dims[1]:
+        value = transposed_operand(value, before)[0]
+        tensor = Tensor(tensor.dims[::-1], tensor.dtype)
     columns = 1 if scale.recipe == ROW else -(-k // BLOCK_K) if isinstance(k, int) else None
-    if len(tensor.dims) == 2:
-        if not contradict(tensor.dims[0], rows) and not contradict(tensor.dims[1], columns):
-            return scale.value
-        if scale.recipe == ROW and tensor.dims[0] == 1 and not contradict(tensor.dims[1], rows):
-            return transposed_operand(scale.value, before)[0]
-    if isinstance(rows, int) and isinstance(columns, int):
-        # Of contiguous scales it is only the number of bytes that PyTorch looks at.
-        padded = -(-rows // 128) * 128 if scale.swizzle == PADDED and columns % 4 == 0 else rows
-        if _count(tensor) == padded * columns:
-            value = scale.value
-            if tensor.dims != (padded, columns):
-                value = viewed(value, (padded, columns), before, "reshape")
-            return _first(value, 0, rows, before)
-    raise Refused("scale", f"{name} is {show(tensor.dims)}; {show((rows, columns))} is needed")
+    if columns is None and tensor.dims[-1:] == (1,):
+        raise Refused(
+            "scale", f"{name} is {show(tensor.dims)} and K is {k}; blocks of a K above 32 are needed"
+        )
+    if len(tensor.dims) == 2 and same(tensor.dims[0], rows) and not contradict(tensor.dims[1], columns):
+        return value
+    # Of contiguous scales PyTorch looks at their number only: where one size is not known, the other says it.
+    stored_rows = rows
+    if scale.swizzle == PADDED and scale.recipe == BLOCK and (columns is None or columns % 4 == 0):
+        stored_rows = -(-rows // 128) * 128 if isinstance(rows, int) else None
+    whole = stored_rows * columns if isinstance(stored_rows, int) and isinstance(columns, int) else None
+    fits = not contradict(_count(tensor), whole)
+    if not fits or (stored_rows is None and columns is None) or 0 in (stored_rows, columns):
+        raise Refused("scale", f"{name} is {show(tensor.dims)}; {show((rows, columns))} is needed")
+    stands = len(tensor.dims) == 2 and (same(tensor.dims[1], columns) or same(tensor.dims[0], stored_rows))
+    if not stands:
+        sizes = [stored_rows if isinstance(stored_rows, int) else -1, -1 if columns is None else columns]
+        if sizes == [-1, -1]:
+            sizes[0] = new_size(operand, dim, before)
+        value = viewed(value, sizes, before, "reshape", (stored_rows, columns))
+    return value if stored_rows == rows else _first(value, 0, rows, before, like=(operand, dim))
 
 
 def _count(tensor: Tensor) -> int | None:
@@ -172,14 +183,21 @@ def _untiled(name: str, scale: ir.Value, rows: Dim, k: Dim, before: ir.Operation
     return _first(whole, 1, blocks, before)
 
 
-def _first(value: ir.Value, dim: int, count: int, before: ir.Operation) -> ir.Value:
-    """The first `count` places along `dim`."""
+def _first(
+    value: ir.Value, dim: int, count: Dim, before: ir.Operation, like: tuple[ir.Value, int] | None = None
+) -> ir.Value:
+    """The first `count` places along `dim`: a number, or the size of a tensor along a dimension, `like`."""
     tensor = known("a tensor", value)
     if tensor.dims[dim] == count:
         return value
-    numbers = [new_constant(number, before) for number in (dim, 0, count, 1)]
+    number, start, step = (new_constant(number, before) for number in (dim, 0, 1))
+    if isinstance(count, int):
+        end = new_constant(count, before)
+    else:
+        assert like is not None, "a size that is no number is a tensor's"
+        end = new_size(*like, before)
     dims = (*tensor.dims[:dim], count, *tensor.dims[dim + 1 :])
-    return new_op("slice.Tensor", [value, *numbers], dims, tensor.dtype, before)
+    return new_op("slice.Tensor", [value, number, start, end, step], dims, tensor.dtype, before)
 
 
 def take_scale(name: str, operands: list[ir.Value]) -> Scale:

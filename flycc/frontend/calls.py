@@ -24,7 +24,7 @@ from flycc.dialects import (
     TopkOp,
 )
 from flycc.dialects.sizes import known
-from flycc.passes.torch_ir import NODE_ATTR, constant, int_list, is_none, producer
+from flycc.passes.torch_ir import NODE_ATTR, constant, is_none, producer
 
 #: The FX node, or number, that is the value of an operand; None for an operand that is absent.
 Operand = Callable[[Value | None], Any]
@@ -128,6 +128,7 @@ def new_node(graph: Graph, value: Value, operand: Operand) -> Node:
     op = producer(value)
     assert op is not None
     name, _, overload = op.name.removeprefix("torch.aten.").partition(".")
+    name = "sym_size" if name == "size" else name  # `size` itself would make a number of a symbol
     target = getattr(getattr(torch.ops.aten, name), overload or "default")
     parameters = target._schema.arguments
     positional = sum(not parameter.kwarg_only for parameter in parameters)
@@ -138,9 +139,11 @@ def new_node(graph: Graph, value: Value, operand: Operand) -> Node:
 
 def _argument(value: Value, operand: Operand) -> Any:
     """An argument of PyTorch: a number, None, a list, or the node of a tensor."""
-    numbers = int_list(value)
-    if numbers is not None or is_none(value):
-        return numbers
+    if is_none(value):
+        return None
+    op = producer(value)
+    if op is not None and op.name == "torch.prim.ListConstruct":
+        return [_argument(item, operand) for item in op.operands]
     number = constant(value)
     return operand(value) if number is None else number
 

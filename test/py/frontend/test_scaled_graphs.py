@@ -329,6 +329,76 @@ def test_any_number_of_rows_runs_without_compiling_again(form: str) -> None:
     assert counter.frame_count == 1
 
 
+#: Sizes of a, b and their scales that may be any, and how scales are kept, of which PyTorch counts the elements only.
+UNKNOWN: dict[str, tuple[tuple[tuple[int, ...], ...], Callable[[Tensor], Tensor]]] = {
+    "rows, one after the other": (((0,), (), (0,), ()), lambda s: s.flatten()),
+    "rows, the other way around": (((0,), (0,), (1,), (1,)), lambda s: s.view(-1, len(s))),
+    "all, one after the other": (((0, 1), (0, 1), (0,), (0,)), lambda s: s.flatten()),
+    "all, the other way around": (((0, 1), (0, 1), (0, 1), (0, 1)), lambda s: s.view(-1, len(s))),
+    "K": (((1,), (1,), (1,), (1,)), lambda s: s.view(len(s), 1, -1)[:, 0]),
+}
+
+
+@pytest.mark.parametrize("name", UNKNOWN)
+def test_scales_of_any_shape_and_size(name: str) -> None:
+    unknown, kept = UNKNOWN[name]
+    function = torch.compile(mx, backend="flycc", options=STRICT)
+    for m, n, k in ((5, 7, 70), (9, 7, 70), (9, 6, 134)):
+        if (n != 7 and unknown[1] == ()) or (k != 70 and 1 not in unknown[0]):
+            continue
+        a, b, x, y, expected = block_scaled(m=m, n=n, k=k)
+        operands = (a, b, kept(x), kept(y))
+        for operand, dims in zip(operands, unknown, strict=True):
+            for dim in dims:
+                torch._dynamo.mark_dynamic(operand, dim)
+        assert torch.equal(function(*operands), expected.bfloat16())
+
+
+def first_form(a: Tensor, b: Tensor, x: Tensor, y: Tensor) -> Tensor:
+    return torch._scaled_mm(a, b.t(), x, y, out_dtype=torch.bfloat16)
+
+
+def test_the_first_form_with_any_number_of_rows() -> None:
+    """Rows to spare are cut off, whatever there are."""
+    counter = torch._dynamo.testing.CompileCounterWithBackend("flycc")
+    function = torch.compile(first_form, backend=counter)
+    for m in (16, 48, 144):
+        a, b, x, y, expected = block_scaled(m=m, n=32, k=128)
+        spare_x, spare_y = (F.pad(s.view(torch.uint8), (0, 0, 0, -len(s) % 128), value=255) for s in (x, y))
+        torch._dynamo.mark_dynamic(a, 0)
+        result = function(a, b, spare_x.view(x.dtype), spare_y.view(y.dtype))
+        assert torch.equal(result, expected.bfloat16())
+    assert counter.frame_count <= 2, "the scales have 128 rows, or any multiple"
+
+
+@pytest.mark.parametrize("form", ["rows", "first form, rows"])
+def test_row_scales_of_any_number_of_rows_and_columns(form: str) -> None:
+    function = torch.compile(FORMS[form][0], backend="flycc", options=STRICT, dynamic=True)
+    for m, n in ((5, 7), (6, 9)):
+        a, b = elements("e4m3", m, K), elements("e4m3", n, K)
+        x, y = torch.randint(1, 9, (m, 1)).float() / 4, torch.randint(1, 9, (1, n)).float() / 4
+        expected = (a.double() * x) @ (b.double() * y.T).T
+        assert torch.equal(function(a, b, x, y), expected.bfloat16())
+
+
+@pytest.mark.parametrize(
+    ("k", "function", "stored"),
+    [
+        (32, mx, lambda s: s),  # a column may be of blocks or of rows
+        (128, first_form, lambda s: F.pad(s.view(torch.uint8), (0, 0, 0, 128 - len(s))).view(s.dtype)),
+    ],
+)
+def test_scales_whose_sizes_cannot_be_told_are_refused(
+    k: int, function: Callable[..., Tensor], stored: Callable[[Tensor], Tensor]
+) -> None:
+    a, b, x, y, _ = block_scaled(m=16, n=32, k=k)
+    with collect() as record, contextlib.suppress(RuntimeError, ValueError):
+        torch.compile(function, backend="flycc", dynamic=True)(a, b, stored(x), stored(y))
+    [node] = [node for graph in record.graphs for node in graph.report.nodes]
+    assert node.reason is not None
+    assert node.reason.code == "scaled-gemm.scale", node
+
+
 @pytest.mark.parametrize(("m", "n", "k"), [(0, N, K), (M, 0, K), (M, N, 0)])
 def test_empty_products(m: int, n: int, k: int) -> None:
     *operands, expected = block_scaled(m=m, n=n, k=k)
