@@ -21,6 +21,11 @@ def anew(value: fx.Int32) -> fx.Int32:
     return fx.Int32(llvm.inline_asm(T.i32, [value.ir_value()], "", "=v,0", has_side_effects=True))
 
 
+def anew_uniform(value: fx.Int32) -> fx.Int32:
+    """The same for a value that all lanes of the wave share, which stays a scalar."""
+    return fx.Int32(llvm.inline_asm(T.i32, [value.ir_value()], "", "=s,0", has_side_effects=False))
+
+
 def need(values: Sequence[Any]) -> None:
     """Waits here for `values`, numbers that are the same in all lanes: those from memory are on their way before, and
     so are the lines that they lie in, which the compiler would leave to where they are used."""

@@ -3,8 +3,9 @@
 A *part* is 64 rows of each wave of A, or all of B. As soon as all waves have read a part of a step's tiles, the same
 part of the tiles after next is on its way to its place: loads are in flight all the time, though two tiles fill LDS.
 
-A step is a row of *turns*, one for each part of A and slice along K, in which a wave multiplies 64 rows by all of
-its columns. There are two ways to have what a turn multiplies in time:
+A step is a row of *turns*, two for each part of A, in which a wave multiplies one of two slices along K of its rows by
+all of its columns; or, where a step has but one slice, one half of its rows. There are two ways to have what a turn
+multiplies in time:
 
     staggered   two groups of four waves, one of each on every SIMD, are a barrier apart: one reads while the other
                 multiplies
@@ -20,10 +21,12 @@ from dataclasses import dataclass
 import flydsl.expr as fx
 from flydsl.expr import rocdl
 
-from flycc.kernels.gemm.config import FRAGMENT, MAX_LOADS, MFMA_K, MFMA_MN, PART_ROWS, GemmConfig
+from flycc.kernels.gemm.config import FRAGMENT, MAX_LOADS, MFMA_MN, PART_ROWS, GemmConfig
 from flycc.kernels.gemm.mfma import Fragment
 from flycc.kernels.gemm.pipeline import Pipeline, meet
 
+#: Turns of each part.
+TURNS = 2
 #: MFMA blocks along M of a part.
 _BLOCKS = PART_ROWS // MFMA_MN
 #: The group of loads beside those of tiles.
@@ -39,34 +42,32 @@ class Plan:
     """
 
     parts: int
-    slices: int
     loads_a: int
     loads_b: int
     staggered: bool
     beside: int = 0
 
     @classmethod
-    def of(cls, config: GemmConfig, slice_k: int = MFMA_K, beside: int = 0) -> Plan:
+    def of(cls, config: GemmConfig, beside: int = 0) -> Plan:
         parts = config.parts
         loads_a, loads_b = (
             rows * config.tile_k // FRAGMENT // config.threads for rows in (config.tile_m, config.tile_n)
         )
-        slices = config.tile_k // slice_k
-        return cls(parts, slices, loads_a, loads_b, config.schedule == "staggered", beside)
+        return cls(parts, loads_a, loads_b, config.schedule == "staggered", beside)
 
     @property
     def turns(self) -> int:
-        return self.parts * self.slices
+        return self.parts * TURNS
 
     def slot(self, group: int) -> int:
         """The turn, counted from the first one of step t - 2, in which the group's loads for step t are issued.
 
-        The place of part p of A is free after the turn in which its last slice is read: if staggered that slice's own,
+        The place of part p of A is free after the turn in which the last of it is read: if staggered the part's last,
         or, ahead, the one before; B's as that of part 0. What is beside a step's tiles is asked for a step before.
         """
         if group == _BESIDE:
             return self.turns
-        return (self.slices if self.staggered else 1) + group * self.turns // (self.parts + 2)
+        return (TURNS if self.staggered else TURNS - 1) + group * self.turns // (self.parts + 2)
 
     def issued_in(self, turn: int) -> Iterator[tuple[int, int]]:
         """(step, group) of the loads of a turn, the step counted from the one that the turn is in."""
@@ -103,7 +104,19 @@ class Parts:
 
     @classmethod
     def of(cls, pipeline: Pipeline, config: GemmConfig) -> Parts:
-        return cls(pipeline, Plan.of(config, pipeline.mfma.slice_k, pipeline.mfma.loads))
+        return cls(pipeline, Plan.of(config, pipeline.mfma.loads))
+
+    @property
+    def blocks(self) -> int:
+        """MFMA blocks along M of a turn."""
+        return _BLOCKS * self.pipeline.slices // TURNS
+
+    def at(self, turn: int) -> tuple[int, int]:
+        """The first of a turn's MFMA blocks along M, and its slice along K: turns of a part take its slices, or, if
+        there is but one, halves of its rows."""
+        part, number = divmod(turn, TURNS)
+        row, slice_k = divmod(number, self.pipeline.slices)
+        return part * _BLOCKS + row * self.blocks, slice_k
 
     def start(self) -> list[fx.Int32]:
         """Loads what is on its way before the first turn, and waits for what that reads; returns what the first step
@@ -123,8 +136,8 @@ class Parts:
 
     def needed(self, turn: int, before: int) -> int:
         """Loads that may be on their way when the parts that are first read after `turn` must have come."""
-        part = turn // self.plan.slices + 1
-        if turn % self.plan.slices < self.plan.slices - 1:
+        part = turn // TURNS + 1
+        if turn % TURNS < TURNS - 1:
             return MAX_LOADS
         if part < self.plan.parts:
             return self.plan.in_flight(before, 0, 2 + part)
@@ -149,9 +162,9 @@ class Parts:
             load.start()
 
     def read_a(self, step: fx.Int32, turn: int) -> list[Fragment]:
-        part, slice_k = divmod(turn, self.plan.slices)
-        first = self.pipeline.first[0] + part * PART_ROWS
-        return self.pipeline.of_operand(0, step, slice_k, first, _BLOCKS)
+        block, slice_k = self.at(turn)
+        first = self.pipeline.first[0] + block * MFMA_MN
+        return self.pipeline.of_operand(0, step, slice_k, first, self.blocks)
 
     def read_b(self, step: fx.Int32, slice_k: int) -> list[Fragment]:
         return self.pipeline.of_operand(1, step, slice_k, self.pipeline.first[1], self.pipeline.blocks[1])
@@ -160,12 +173,10 @@ class Parts:
         self, turn: int, a: list[Fragment], b: list[Fragment], beside: list[fx.Int32], acc: list[fx.Vector]
     ) -> list[fx.Vector]:
         """acc[n][m] += b[n] a[m] for the blocks m of a turn's part."""
-        part, slice_k = divmod(turn, self.plan.slices)
-        places = [
-            n * self.pipeline.blocks[0] + part * _BLOCKS + m for n in range(len(b)) for m in range(_BLOCKS)
-        ]
+        block, slice_k = self.at(turn)
+        places = [n * self.pipeline.blocks[0] + block + m for n in range(len(b)) for m in range(self.blocks)]
         some = [acc[place] for place in places]
-        sums = self.pipeline.mfma.multiply(a, b, some, beside, slice_k, part * _BLOCKS)
+        sums = self.pipeline.mfma.multiply(a, b, some, beside, slice_k, block)
         updated = dict(zip(places, sums, strict=True))
         return [updated.get(place, total) for place, total in enumerate(acc)]
 
@@ -178,12 +189,16 @@ def staggered_step(
     of_b = []
     following = parts.pipeline.beside(step + 1)
     for turn in range(parts.plan.turns):
-        part, slice_k = divmod(turn, parts.plan.slices)
-        if part == 0:
-            of_b.append(parts.read_b(step, slice_k))
+        slice_k = parts.at(turn)[1]
         of_a = parts.read_a(step, turn)
+        if turn < parts.pipeline.slices:
+            rocdl.sched_barrier(0)
+            of_b.append(parts.read_b(step, slice_k))
+        # The first turn reads most: half of B comes while the other is multiplied, two turns before it is refilled.
+        of_fragment = parts.pipeline.b.reads * parts.pipeline.mfma.pieces[1]
+        reading = len(of_b[0]) * of_fragment // 2 if turn == 0 else 0
         parts.load_in(step, turn)
-        meet(parts.needed(turn, turn + 1))
+        meet(parts.needed(turn, turn + 1), reading)
         rocdl.s_setprio(1)
         acc = parts.multiply(turn, of_a, of_b[slice_k], beside, acc)
         rocdl.s_setprio(0)
@@ -206,15 +221,15 @@ def ahead_step(
     of_a, *of_b = first
     following_beside = parts.pipeline.beside(step + 1)
     for turn in range(parts.plan.turns):
-        slice_k = turn % parts.plan.slices
-        if slice_k == parts.plan.slices - 1:  # other parts are read from now on
+        slice_k = parts.at(turn)[1]
+        if turn % TURNS == TURNS - 1:  # other parts are read from now on
             meet(parts.needed(turn, turn))
         else:
             rocdl.sched_barrier(0)
         loads = parts.load_in(step, turn)
-        reads = _BLOCKS
+        reads = parts.blocks
         following_b = []
-        if turn < parts.plan.slices - 1:
+        if turn < parts.pipeline.slices - 1:
             of_b.append(parts.read_b(step, turn + 1))
             reads += len(of_b[0])
         if turn == parts.plan.turns - 1:
@@ -224,7 +239,7 @@ def ahead_step(
         else:
             following_a = parts.read_a(step, turn + 1)
         acc = parts.multiply(turn, of_a, of_b[slice_k], beside, acc)
-        _spread(reads * parts.pipeline.a.reads, loads, _BLOCKS * len(of_b[0]))
+        _spread(reads * parts.pipeline.a.reads, loads, parts.blocks * len(of_b[0]))
         of_a = following_a
     return [of_a, *following_b], following_beside, acc
 

@@ -158,9 +158,10 @@ def _start(loads: list[Load]) -> None:
         load.start()
 
 
-def meet(loads: int) -> None:
-    """All waves meet when each has read what it asked of LDS and has at most `loads` loads on their way."""
+def meet(loads: int, reads: int = 0) -> None:
+    """All waves meet when each has read what it asked of LDS, but for the latest `reads`, and has at most `loads` loads
+    on their way."""
     rocdl.sched_barrier(0)
-    rocdl.s_waitcnt(vmcnt=loads, lgkmcnt=0)
+    rocdl.s_waitcnt(vmcnt=loads, lgkmcnt=reads)
     rocdl.s_barrier()
     rocdl.sched_barrier(0)

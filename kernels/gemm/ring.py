@@ -17,6 +17,7 @@ from flydsl.expr import rocdl
 
 from flycc.kernels.common.buffers import bounded, checked
 from flycc.kernels.common.machine import ACCESS_BYTES, WAVE_SIZE
+from flycc.kernels.common.wave import anew_uniform
 from flycc.kernels.gemm.config import ELEMENT_BYTES, FRAGMENT, MFMA_K, RING_ROWS, GemmConfig
 from flycc.kernels.gemm.operand import Fragment, Lane, Operand
 
@@ -110,11 +111,12 @@ class RingAlongK(Ring):
     reads = 1
 
     def fragments(self, step: fx.Int32, slice_k: int, first_row: fx.Int32, blocks: int) -> list[Fragment]:
-        # Lines begin at multiples of tile_k, so that one register serves all slices.
+        # What a lane adds is the same for both operands, and, since lines begin at multiples of tile_k, for all slices:
+        # it takes one register if nothing is added to it before the loop.
         chunk = self.lane.group ^ self._key(self.lane.row)
-        row = first_row // self.operand.halves + self.lane.row
-        first = self._first(step) + row * self.config.tile_k + chunk * FRAGMENT
-        at = self.pointer + (first ^ slice_k * MFMA_K)
+        of_lane = self.lane.row * self.config.tile_k + chunk * FRAGMENT
+        first = self._first(step) + first_row // self.operand.halves * self.config.tile_k
+        at = self.pointer + ((anew_uniform(first) + of_lane) ^ slice_k * MFMA_K)
         kind = fx.Vector.make_type(FRAGMENT, fx.Int16)
         places = [at + more * self.config.tile_k for more in self.operand.block_rows(self.rows, blocks)]
         return [fx.Vector(fx.ptr_load(place, result_type=kind)) for place in places]

@@ -18,8 +18,8 @@ SLICE_ELEMENTS = 128
 GROUP_ROWS, PACKED_K = 64, 64
 #: Bytes of a line of memory.
 LINE_BYTES = 128
-#: Sums of a lane beside which there are registers for scales and twice as many bytes of an operand.
-_MOST_SUMS = 128
+#: Sums of a lane beside which there are registers for all else, and, of two waves of a SIMD, for what has to be.
+_SPARING_SUMS, _MOST_SUMS = 128, 192
 _RESULTS = ("bf16", "f16", "f32")
 
 
@@ -122,12 +122,29 @@ class MxConfig:
                 rows = "16, 32 or multiples of 64 rows"
                 sentence = f"{self}: packed scales are those of rings whose waves have {rows}"
                 return Reason("scaled-gemm.config", sentence)
-        if self.tile.sums > _MOST_SUMS:
-            sentence = f"{self} has {self.tile.sums} sums a lane, so it would spill: {_MOST_SUMS} are taken"
-            return Reason("scaled-gemm.registers", sentence)
         if self.tile.schedule == "ahead":
             return Reason("scaled-gemm.config", f"{self}: there are no registers to read ahead")
-        return None
+        return self._check_registers(problem)
+
+    def _check_registers(self, problem: ScaledGemmProblem) -> Reason | None:
+        """Beside many sums there are registers for little else: what else is known to spill is not taken."""
+        kinds = {problem.scale_a, problem.scale_b}
+        if self.tile.sums <= _SPARING_SUMS:
+            return None
+        if self.tile.sums > _MOST_SUMS or self.tile.schedule != "staggered":
+            what = "its schedule"
+        elif "e2m1" in (problem.format_a, problem.format_b):
+            what = "elements of 4 bits"
+        elif not kinds.isdisjoint(("row", "row_f32")):
+            what = "scales of rows"
+        elif "block" in kinds and not self.packed:
+            what = "scales that are not packed"
+        elif problem.epilogue.residual:
+            what = "a residual"
+        else:
+            return None
+        sentence = f"{self} has {self.tile.sums} sums a lane, so it would spill with {what}"
+        return Reason("scaled-gemm.registers", sentence)
 
     def __str__(self) -> str:
         return f"{self.tile}{'_packed' * self.packed}"

@@ -140,15 +140,17 @@ class PackedScales:
         """Of each 64 rows the scales of the step at `k`, a dword for each MFMA along K."""
         of_step = WAVE_SIZE * _OF_GROUP * self.slices
         first = fx.Uint32(k) // PACKED_K
-        buffer = bounded(self.pointer + fx.Int64(first) * of_step)
+        start = self.pointer + fx.Int64(first) * of_step
+        offset = self.lane.thread % WAVE_SIZE * (_OF_GROUP * self.slices)
         words = []
         for group in range(self.groups):
             for step in range(self.steps):
                 exists = fx.Int32(group) < self.groups_left
                 if left is not None:
                     exists = exists & (left > step * PACKED_K)
-                lane = self.lane.thread % WAVE_SIZE * (_OF_GROUP * self.slices)
-                offset = checked(exists, lane + (step * of_step + self.stride * group))
+                # Lanes have the same offset in all of them.
+                size = exists.select(fx.Int32(of_step), fx.Int32(0))
+                buffer = bounded(start + (step * of_step + fx.Int64(self.stride) * group), size)
                 words += _load_words(buffer, self.slices, offset)
         if self.blocks < _OF_GROUP:
             words = [fx.Int32(fx.Uint32(word) >> fx.Uint32(self.part * 8)) for word in words]

@@ -223,7 +223,7 @@ def test_a_barrier_of_one_group_of_waves_cannot_be_missing(
 def test_a_part_is_loaded_when_its_place_is_free_and_comes_in_time(parts: int, staggered: bool) -> None:
     """A part of A is read from turn 2 * part on, in two turns, B in the first two; a turn before, if read ahead. What a
     staggered wave reads, others read a barrier later."""
-    plan = Plan(parts, 2, 4 * parts, 4, staggered)
+    plan = Plan(parts, 4 * parts, 4, staggered)
     reads = {group: 2 * max(0, group - 2) - (not staggered) for group in range(parts + 2)}
     for group, first in reads.items():
         assert plan.slot(group) > first + 1, "its place must be free"

@@ -15,6 +15,7 @@ from flycc.kernels.gemm import GemmConfig
 from flycc.kernels.mx import MxConfig
 
 RING = GemmConfig(64, 64, 64, 2, 2, stages_m=3, stages_n=3)
+LARGEST = GemmConfig(384, 256, 64, 2, 4, stages_m=2, stages_n=2, schedule="staggered")
 
 
 def problem(**changes: Any) -> ScaledGemmProblem:
@@ -42,12 +43,17 @@ def problem(**changes: Any) -> ScaledGemmProblem:
             {},
             "scaled-gemm.config",
         ),
-        (
-            GemmConfig(384, 256, 64, 2, 4, stages_m=2, stages_n=2, schedule="staggered"),
-            True,
-            {},
-            "scaled-gemm.registers",
+        *(
+            (LARGEST, packed, changes, "scaled-gemm.registers")
+            for packed, changes in (
+                (True, {"format_a": "e2m1", "format_b": "e2m1"}),
+                (True, {"scale_b": "row_f32"}),
+                (False, {}),
+                (True, {"bias": True, "align_bias": 2}),
+                (True, {"epilogue": Epilogue(residual=True), "align_residual": 16}),
+            )
         ),
+        (GemmConfig(256, 256, 64, 2, 2, stages_m=2, stages_n=2), True, {}, "scaled-gemm.registers"),
     ],
 )
 def test_reasons(tile: GemmConfig, packed: bool, changes: dict[str, Any], code: str) -> None:

@@ -21,6 +21,7 @@ from emulated_mx_gemm import ELEMENTS, Mx, Side, decoded, reference, relative_rm
 from flycc import emulator
 from flycc.codegen import compile_kernel
 from flycc.contracts import Epilogue
+from flycc.contracts.gemm import Activation
 from flycc.contracts.scaled_gemm import ElementFormat, ScaledGemmProblem, ScaleKind
 from flycc.kernels import mx
 from flycc.kernels.gemm import GemmConfig
@@ -36,6 +37,8 @@ CONFIGS = {
     "ring split": GemmConfig(64, 64, 64, 2, 2, stages_m=3, stages_n=3, splits=3),
     "staggered": GemmConfig(256, 128, 64, 2, 4, stages_m=2, stages_n=2, schedule="staggered"),
 }
+#: Serves elements of 8 bits with packed scales.
+LARGEST = GemmConfig(384, 256, 64, 2, 4, stages_m=2, stages_n=2, schedule="staggered")
 #: 32 and 160 end within an MFMA, 40 within a block; the last has many steps, and scales of 4 bytes a row in part.
 SIZES_K = (32, 40, 96, 160, 512, 1440, 8192)
 FORMATS: tuple[ElementFormat, ...] = ("e4m3", "e5m2", "e2m1")
@@ -68,8 +71,8 @@ def side(
     return Side(element, codes_of(rng, element, rows, k), kind, found, **placed)
 
 
-def check(case: Mx, config: GemmConfig, **how: object) -> np.ndarray:
-    result = case.run(MxConfig(config), **how)  # type: ignore[arg-type]
+def check(case: Mx, config: GemmConfig, packed: bool = False, **how: object) -> np.ndarray:
+    result = case.run(MxConfig(config, packed), **how)  # type: ignore[arg-type]
     assert not result.findings
     exact, magnitude = reference(case)
     u = 2.0**-24
@@ -242,6 +245,34 @@ def test_wave_order_does_not_matter_and_sanitizers_are_quiet(name: str, packed: 
     results = [case.run(config, order, sanitize="all") for order in ("lockstep", "serial", int(seed % 100))]
     assert not any(result.findings for result in results)
     assert all((result.stored.buffer == results[0].stored.buffer).all() for result in results[1:])
+
+
+def test_a_turn_of_half_of_a_parts_rows() -> None:
+    """The largest tiles, of elements of 8 bits: in any order of waves the same, with nothing to report."""
+    rng = np.random.default_rng([seed])
+    case = Mx(side(rng, "e4m3", 330, 416), side(rng, "e5m2", 250, 416))
+    results = [
+        check(case, LARGEST, packed=True, wave_order=order, sanitize="all")
+        for order in ("serial", int(seed % 100))
+    ]
+    assert (results[0] == results[1]).all()
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("activation", ["none", "relu", "silu", "gelu", "gelu_tanh"])
+@pytest.mark.parametrize("more", ["bias", "pre", "f32", "bias f32", "bias pre"])
+def test_the_largest_tiles_spill_nothing(activation: Activation, more: str) -> None:
+    """Whatever else is taken beside their sums."""
+    epilogue = Epilogue(
+        activation=activation,
+        preactivation="pre" in more,
+        out_dtype="f32" if "f32" in more else None,
+    )
+    sizes, bias = (384, 256, 4096), "bias" in more
+    problem = ScaledGemmProblem("e4m3", "e5m2", "bf16", *sizes, bias=bias, align_bias=16, epilogue=epilogue)
+    compiled = compile_kernel(mx.kernel(problem, MxConfig(LARGEST, packed=True)))
+    found = emulator.load(compiled.elf).kernels[compiled.symbol].descriptor
+    assert (found.spilled_vgprs, found.scratch_bytes) == (0, 0)
 
 
 def test_epilogue() -> None:
