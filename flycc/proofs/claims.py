@@ -2,7 +2,8 @@
 
 Inside a bound no block may differ (unsat). At one more, or one less, some block must (sat), and float32 arithmetic has
 to agree that it does. Theorem 1 is about formats whose sums are exact, 5 about all others, 2 about elements, 3 about
-one operand's scale inside the sum, and 7 about multiply-adds. Sums are those of `machine`, but for a few of `floating`.
+one operand's scale inside the sum, 4 about one scale after the other,
+6 about any order, and 7 about multiply-adds. Sums are those of `machine`, but for a few of `floating`.
 """
 
 from __future__ import annotations
@@ -16,8 +17,10 @@ from flycc.proofs.contracted import ContractedQuery
 from flycc.proofs.dequantised import ElementQuery
 from flycc.proofs.floating import FloatQuery
 from flycc.proofs.machine import Leaves, Query, Sums
+from flycc.proofs.orders import OrderQuery
 from flycc.proofs.solvers import INTEGERS, SolverName, Verdict, solve
-from flycc.scales.bounds import derive, element_bytes, exponent_min
+from flycc.proofs.spelling import SpellingQuery
+from flycc.scales.bounds import derive, element_bytes, exponent_max, exponent_min
 from flycc.scales.formats import (
     BIAS,
     E2M1,
@@ -30,8 +33,11 @@ from flycc.scales.formats import (
     MAX_BYTE,
     MXINT8,
     Format,
+    product_maximum,
+    product_q,
     sums_are_exact,
 )
+from flycc.scales.ranges import spread_limit
 from flycc.scales.trees import Tree
 
 PAIRS: tuple[tuple[Format, Format], ...] = (
@@ -118,7 +124,10 @@ def core() -> list[tuple[Claim, SolverName]]:
     claims += [claim for a, b in PAIRS for claim in of_one_side(a, b, Tree("chain", 8), flush=True)]
     second = [claim for claim in claims if claim.format == E2M1.name and claim.k < 8]
     claims += of_elements()
-    claims += [claim for a, b in PAIRS for claim in of_contracted(a, b, 32)]
+    claims += [claim for a, b in PAIRS for claim in (*of_spelling(a, b, 32), *of_contracted(a, b, 32))]
+    claims += [
+        claim for a, b in PAIRS for claim in (*of_orders(a, b, 3), *of_hoisted(a, b, Tree("balanced", 4)))
+    ]
     floats = [claim for claim in of_floats(Tree("chain", 2)) if claim.s in ("-148", "122", "123")]
     return [
         *((claim, "cvc5") for claim in claims),
@@ -145,10 +154,16 @@ def full() -> list[tuple[Claim, SolverName]]:
         for flush in modes
         for claim in of_one_side(a, b, Tree("chain", k), flush)
     ]
+    claims += [claim for a, b in PAIRS for tree in trees[:5] for claim in of_hoisted(a, b, tree)]
     small = [tree for tree in trees if tree.leaves <= 8]
     claims += [claim for tree in small for claim in of_product(E2M1, E2M1, tree, False, lemmas=False)]
     claims += of_elements()
-    claims += [claim for a, b in PAIRS for k in SIZES for claim in of_contracted(a, b, k)]
+    claims += [
+        claim
+        for a, b in PAIRS
+        for k in SIZES
+        for claim in (*of_spelling(a, b, k), *of_orders(a, b, k), *of_contracted(a, b, k))
+    ]
     claims += of_every_exponent(E2M1, E2M1, Tree("balanced", 2))
     floats: list[tuple[Claim, SolverName]] = [
         *((claim, solver) for claim in of_floats(Tree("chain", 2)) for solver in ("bitwuzla", "z3")),
@@ -209,6 +224,56 @@ def of_every_exponent(a: Format, b: Format, tree: Tree) -> Iterator[Claim]:
         yield _claim(
             1, a, b, tree, False, (s, s), leaves=Leaves.ELEMENTS, expected="unsat" if inside else "sat"
         )
+
+
+def of_hoisted(a: Format, b: Format, tree: Tree) -> Iterator[Claim]:
+    """Theorem 5 of products with exponents of their own, that differ by up to 2: 2^3 hoisted, and 2^-3; one above."""
+    least = exponent_min(a, b, False)
+    for t in (3, -3):
+        inner = exponent_max(a, b, tree.leaves if t < 0 else tree.larger)
+        low, high = least + max(t, 0), min(exponent_max(a, b, tree.larger), inner + t)
+        sums = Sums.EXACT if sums_are_exact(a, b, 4 * tree.leaves) else Sums.ROUNDED
+        inside = Query(a, b, tree, low, high, sums=sums, spread=2, hoisted=t)
+        above = Query(a, b, tree, high + 1, high + 1, leaves=Leaves.GREATEST, spread=2, hoisted=t)
+        where = _name(a, b), tree.leaves, tree.name
+        yield Claim(5, *where, f"{low}..{high} by {t}", False, "unsat", inside)
+        yield Claim(5, *where, f"{high + 1} by {t}", False, "sat", above)
+
+
+def of_spelling(a: Format, b: Format, k: int) -> Iterator[Claim]:
+    """Theorem 4: a sum of at most k products times the smaller power first; the larger first; and one below."""
+    low = max(exponent_min(a, b, False), -BIAS)
+    end = MAX_BYTE - BIAS
+
+    def claim(s: str, expected: Verdict, first: tuple[int, int], second: int, ordered: bool) -> Claim:
+        query = SpellingQuery(a, b, k, first, (second, end), ordered, equal=expected == "sat")
+        return Claim(4, _name(a, b), k, "any", s, False, expected, query)
+
+    yield claim(f"{low}..{end}", "unsat", (low, end), low, True)
+    yield claim("the larger first", "sat", (low, end), -BIAS, False)
+    if low > -BIAS:  # 2^24 and more bring up again what the first multiplication should have kept
+        yield claim(str(low - 1), "sat", (low - 1, low - 1), 24, True)
+
+
+def of_orders(a: Format, b: Format, k: int) -> Iterator[Claim]:
+    """Theorem 6: k products with exponents as far apart as `order_free` allows, and the ends of those.
+
+    At a spread of one more there is a sum that float32 has not if `k - 1` products above the least are enough for it.
+    """
+    spread = spread_limit(a, b, k)
+    if spread is None:
+        return
+    low, high = exponent_min(a, b, False), exponent_max(a, b, k)
+
+    def claim(s: str, expected: Verdict, low: int, high: int, spread: int) -> Claim:
+        query = OrderQuery(a, b, k, low, high, spread, extreme=expected == "sat")
+        return Claim(6, _name(a, b), k, "any", s, False, expected, query)
+
+    yield claim(f"{low}..{high}, spread {spread}", "unsat", low, high, spread)
+    yield claim(str(high + 1), "sat", high + 1, high + 1, 0)
+    greatest = product_maximum(a, b) * 2.0 ** product_q(a, b)
+    if (k - 1) * greatest * 2 ** (spread + 1) >= 2**24:
+        yield claim(f"spread {spread + 1}", "sat", 0, spread + 1, spread + 1)
 
 
 def of_contracted(a: Format, b: Format, k: int) -> Iterator[Claim]:

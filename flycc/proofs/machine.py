@@ -47,7 +47,9 @@ class Sums(Enum):
 class Query:
     """Is there a block for which `2^outer * sum of 2^inner p` and `2^(inner + outer) * sum of p` differ?
 
-    `inner` is any exponent from `low` to `high`. `lemmas` states the bounds of every node that follow from those of its
+    `inner` is any exponent from `low` to `high`. With `hoisted`, each product has an exponent of its own, from `inner`
+    up to `inner + spread` and to `high`, and the other side is `2^hoisted * sum of` products with exponents lower by so
+    much. `lemmas` states the bounds of every node that follow from those of its
     children, which a solver finds by itself, but slowly.
 
     Raises ValueError for what the machine has not: products rounded below 2^-149 or flushed over a range of exponents,
@@ -64,6 +66,8 @@ class Query:
     leaves: Leaves = Leaves.SUPERSET
     sums: Sums = Sums.EXACT
     lemmas: bool = True
+    spread: int = 0
+    hoisted: int | None = None
 
     def __post_init__(self) -> None:
         finest = product_q(self.a, self.b) - 149  # below it products round, and results too
@@ -73,6 +77,10 @@ class Query:
             (rounds and (not one or self.flush or self.leaves is Leaves.SUPERSET))
             or (flushes and not one)
             or self.low + self.outer < min(self.low, finest)
+            or (
+                self.hoisted is not None
+                and (self.flush or self.outer or self.low - max(self.hoisted, 0) < finest)
+            )
         ):
             raise ValueError(f"{self}: subnormal numbers that the machine does not have")
 
@@ -82,7 +90,8 @@ class Query:
 
     def constants(self) -> list[str]:
         """Names of the constants that a model is told by."""
-        sides = ("a", "b") if self.leaves is Leaves.ELEMENTS else ("p",)
+        sides = ["a", "b"] if self.leaves is Leaves.ELEMENTS else ["p"]
+        sides += ["d"] if self.spread else []
         return ["inner"] + [f"{name}{i}" for i in range(self.tree.leaves) for name in (*sides, "minus")]
 
     def pairs(self, model: dict[str, int]) -> list[tuple[float, float]]:
@@ -104,7 +113,13 @@ class Query:
         """Whether float32 arithmetic gives other bits for the two sides of a model."""
         products = np.array([a * b for a, b in self.pairs(model)])[:, None]
         inner = model["inner"]
+        if self.spread:
+            products = np.ldexp(products, [[model[f"d{i}"]] for i in range(self.tree.leaves)])
         inside = scale_inside(products, self.tree, inner, self.outer, self.flush)
+        if self.hoisted is not None:
+            return not same(
+                inside, scale_inside(products, self.tree, inner - self.hoisted, self.hoisted)
+            ).any()
         outside = scale_outside(products, self.tree, inner + self.outer, self.flush)
         return not same(inside, outside).any()
 
@@ -149,12 +164,7 @@ class _Script:
 
     def limit(self, x: str, offset: int, reach: int) -> str:
         """The least |n| that overflows at the exponent x + offset; no |n| is above `reach`."""
-        power = 128 + self.q - offset  # limit = 2^(power - x)
-        low, high = self.query.low, self.query.high
-        first = max(power - lg(reach), low)  # the first x at which `reach` could overflow
-        term = str(2 ** max(power - first + 1, 0))
-        for at in range(first, high + 1):
-            term = f"(ite (= {x} {at}) {2 ** max(power - at, 0)} {term})"
+        term = limit_term(x, self.query.low, self.query.high, 128 + self.q - offset, reach)
         return self.define("Int", term)
 
     def finite(self, value: _Value) -> str:
@@ -196,7 +206,7 @@ class _Script:
         m = "0"
         for value in self.values():
             nearest = round(Fraction(value, 2**digits))  # ties to even
-            m = f"(ite (= {n} {_number(value)}) {_number(nearest)} {m})" if nearest else m
+            m = f"(ite (= {n} {number(value)}) {number(nearest)} {m})" if nearest else m
         m = self.define("Int", m)
         return m, self.define("Bool", f"(and (= {m} 0) (or {minus_zero} (< {n} 0)))")
 
@@ -240,9 +250,20 @@ class _Script:
             if query.leaves is Leaves.LEAST and i >= 4:
                 self.require(f"(and (= {n} 0) (not {minus}))")
             elif query.leaves is not Leaves.SUPERSET:
-                self.require(f"(or (= {n} 0) {' '.join(f'(= {n} {_number(x)})' for x in self.values())})")
+                self.require(f"(or (= {n} 0) {' '.join(f'(= {n} {number(x)})' for x in self.values())})")
         self.bound(n, self.greatest)
         return n, self.define("Bool", f"(and {minus} (= {n} 0))")
+
+    def shifted(self, i: int, n: str, minus: str) -> tuple[str, str]:
+        """(integer, minus zero) of leaf i times 2^d, of the constant `d<i>`."""
+        if not self.query.spread:
+            return n, minus
+        d = self.declare("Int", f"d{i}")
+        self.require(f"(and (<= 0 {d} {self.query.spread}) (<= (+ inner {d}) {number(self.query.high)}))")
+        term = f"(* {2**self.query.spread} {n})"
+        for at in range(self.query.spread):
+            term = f"(ite (= {d} {at}) (* {2**at} {n}) {term})"
+        return self.define("Int", term), minus
 
     def sum_of(self, node: int, left: str, right: str, reach: int) -> str:
         """The integer of a node, which is at most `reach`; rounded it is the constant `sum<node>`."""
@@ -272,24 +293,33 @@ class _Script:
         query = self.query
         k = query.tree.leaves
         x = self.declare("Int", "inner")
-        self.require(f"(<= {_number(query.low)} {x} {_number(query.high)})")
-        reach = [self.greatest] * k
+        self.require(f"(<= {number(query.low)} {x} {number(query.high)})")
+        reach = [self.greatest * 2**query.spread] * k
         for left, right in query.tree.nodes():
             bound = reach[left] + reach[right]
             reach.append(bound + (bound // 2**24 if query.sums is Sums.ROUNDED else 0))
         inside = self.limit(x, 0, reach[-1])
         outside = self.limit(x, query.outer, reach[-1])
         # Exponents at which to flush or round matter only at the low end: above it, nothing is small enough.
-        products = [self.product(i) for i in range(k)]
+        kept = None if query.hoisted is None else self.limit(x, -query.hoisted, reach[-1])
+        products = [self.shifted(i, *self.product(i)) for i in range(k)]
         before, after = [], []
         for n, minus in products:
             m, zero = self.rounded_product(n, minus)
             before.append(self.settle(m, zero, "true", query.low, inside))
-            after.append((n, minus))
+            after.append(
+                self.settle(n, minus, "true", 0, kept)
+                if kept
+                else _Value(n, "false", "false", "false", minus)
+            )
         shared = self.digits(query.low) == 0 and not (query.flush and query.low < self.q - 126)
         for (left, right), most in zip(query.tree.nodes(), reach[k:], strict=True):
-            total = self.sum_of(len(after), after[left][0], after[right][0], most)
-            after.append((total, self.define("Bool", f"(and {after[left][1]} {after[right][1]})")))
+            total = self.sum_of(len(after), after[left].n, after[right].n, most)
+            if kept:
+                after.append(self.node(after[left], after[right], total, 0, kept))
+            else:
+                minus = self.define("Bool", f"(and {after[left].minus_zero} {after[right].minus_zero})")
+                after.append(_Value(total, "false", "false", "false", minus))
             # Without rounding or flushing, both sides add the same integers.
             inner = total if shared else self.define("Int", f"(+ {before[left].n} {before[right].n})")
             before.append(self.node(before[left], before[right], inner, query.low, inside))
@@ -300,8 +330,10 @@ class _Script:
             n = f"(* {2 ** (self.digits(query.low) - self.digits(final))} {first.n})"
             where = self.define("Bool", self.finite(first))
             first = self.settle(n, first.minus_zero, where, final, outside, first.nan, first.up, first.down)
-        n, minus = self.rounded(*after[-1], self.digits(final))
-        second = self.settle(n, minus, "true", final, outside)
+        last = after[-1]
+        n, minus = self.rounded(last.n, last.minus_zero, self.digits(final))
+        where = self.define("Bool", self.finite(last)) if kept else "true"
+        second = self.settle(n, minus, where, final, outside, last.nan, last.up, last.down)
         self.require(f"(not {self.same(first, second)})")
         return "\n".join(self.lines)
 
@@ -325,5 +357,15 @@ def extremes(query: Query) -> list[tuple[float, float]]:
     return [greatest, lowest]
 
 
-def _number(value: int) -> str:
+def limit_term(x: str, low: int, high: int, power: int, reach: int) -> str:
+    """`2^(power - x)` of a constant x from `low` to `high`, or more than `reach` where that is more."""
+    first = max(power - lg(reach), low)  # the first x at which it is not
+    term = str(2 ** max(power - first + 1, 0))
+    for at in range(first, high + 1):
+        term = f"(ite (= {x} {number(at)}) {2 ** max(power - at, 0)} {term})"
+    return term
+
+
+def number(value: int) -> str:
+    """An integer in SMT-LIB."""
     return str(value) if value >= 0 else f"(- {-value})"
