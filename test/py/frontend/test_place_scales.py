@@ -252,6 +252,18 @@ def test_bytes_that_are_unpacked_to_something_else(other: str) -> None:
     assert same_bits(result, product(bytes_, a[1], b))
 
 
+def test_constants_as_large_as_the_bytes_are_no_unpacking() -> None:
+    """Run on all 256 bytes, the operators that meet them raise; the graph is not left to PyTorch for that."""
+
+    def product(packed: Tensor) -> Tensor:
+        weights = torch.tensor([1, 2, 4, 8] * 4, dtype=torch.uint8)
+        return (packed & weights) + (packed & 15) + (packed >> 4)
+
+    packed = torch.randint(0, 256, (16,), dtype=torch.uint8)
+    step = torch.compile(product, backend="flycc", options={"strict": True})
+    assert torch.equal(step(packed), product(packed))
+
+
 def test_scales_that_are_no_blocks_along_k_stay() -> None:
     """One scale for each 32 rows: written alike, but no MFMA's operand."""
     a, b = torch.randn(32, K).to(E4M3), fp8(16)
