@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -15,6 +14,7 @@ from torch.fx import GraphModule, Node
 
 from flycc.contracts import FlyccError, Reason
 from flycc.frontend.fakes import difference, evaluate, example
+from flycc.frontend.nodes import copied
 
 
 class NotAlike(FlyccError):
@@ -47,7 +47,7 @@ def in_turn(gm: GraphModule, rewrites: Sequence[tuple[Rewrite, Any]]) -> list[Re
 
     A fault of ours leaves the whole graph as it was.
     """
-    before = copy.deepcopy(gm.graph) if rewrites else None
+    before = copied(gm.graph) if rewrites else None
     reasons = []
     try:
         for rewrite, site in rewrites:
@@ -281,6 +281,8 @@ def written(node: Node) -> list[Node]:
     if not writes(node):
         return []
     target, out = node.target, node.kwargs.get("out")
+    if _renormalises(node):
+        return node.all_input_nodes
     known = node.op == "call_method" or not isinstance(
         target, torch._ops.OpOverload | torch._ops.OpOverloadPacket | torch._ops.HigherOrderOperator
     )
@@ -295,7 +297,7 @@ def writes(node: Node) -> bool:
         return False
     if node.op != "call_function":
         return node.op != "call_method" or _in_place(node.target)
-    if node.kwargs.get("inplace") or node.kwargs.get("out") is not None:
+    if node.kwargs.get("inplace") or node.kwargs.get("out") is not None or _renormalises(node):
         return True
     target = node.target
     if isinstance(target, torch._ops.OpOverload):
@@ -309,6 +311,13 @@ def writes(node: Node) -> bool:
     return (module == "_operator" and (name == "setitem" or name in _IN_PLACE)) or _in_place(name)
 
 
+def _renormalises(node: Node) -> bool:
+    """Whether it looks up embeddings and scales rows of their table to a largest norm."""
+    if node.target not in (torch.nn.functional.embedding, torch.nn.functional.embedding_bag):
+        return False
+    return node.kwargs.get("max_norm", node.args[3] if len(node.args) > 3 else None) is not None
+
+
 _IN_PLACE = frozenset(
     name for name in dir(operator) if name.startswith("i") and f"__{name}__" in dir(operator)
 ) - {
@@ -319,4 +328,6 @@ _IN_PLACE = frozenset(
 
 
 def _in_place(name: Any) -> bool:
-    return isinstance(name, str) and name.endswith("_") and not name.endswith("__")
+    if not isinstance(name, str) or not name.endswith("_"):
+        return False
+    return not name.endswith("__") or name == "__setitem__" or name[2:-2] in _IN_PLACE

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import copy
-import difflib
+import contextlib
 import operator
 import re
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
 from typing import Any
 
 import torch
@@ -18,14 +16,24 @@ from torch.fx import Graph, GraphModule, Node
 
 from flycc.contracts import FlyccError, Reason
 from flycc.frontend.fakes import difference, evaluate, example
-from flycc.frontend.lockstep import switches_mode, writes
-from flycc.frontend.nodes import changes_dispatch, size_text
+from flycc.frontend.lockstep import called, switches_mode, writes
+from flycc.frontend.mx_names import Names, kept_by
+from flycc.frontend.nodes import changes_dispatch, copied, size_text
 
 #: The element format of each MX format.
 ELEMENTS = {"mxfp8": "e4m3", "mxfp4": "e2m1"}
 
-#: Names of `mx_keep` that were warned of.
-_warned: set[str] = set()
+#: Calls with products in them that are no linear layers of the graph: what is said of them, by their names.
+_OTHER_PRODUCTS = {
+    **dict.fromkeys(("grouped_mm", "_grouped_mm"), "grouped products (of experts)"),
+    **dict.fromkeys(
+        ("matmul", "mm", "bmm", "addmm", "baddbmm", "einsum"), "products that are no linear layers"
+    ),
+    **dict.fromkeys(
+        ("multi_head_attention_forward", "_native_multi_head_attention", "_transformer_encoder_layer_fwd"),
+        "layers inside PyTorch's own fused attention (nn.MultiheadAttention, nn.TransformerEncoder)",
+    ),
+}
 
 
 class NotMx(FlyccError):
@@ -50,30 +58,86 @@ def quantize_linears(
     stay. `quantize` is called with each weight and its element `format`: it does now what `mx_weight` finds done.
     A fault of ours leaves the whole graph as it was, with a warning.
     """
-    linears = [node for node in gm.graph.nodes if node.target is torch._C._nn.linear]
-    if not linears:
-        return []
-    _check_names(keep, linears)
-    if changes_dispatch(gm):
-        sentence = "autocast, a choice of attention backends or a functorch transform is at work in the graph"
-        return [Reason("mx.dispatch", f"linear layers stay as they are: {sentence}")]
-    before = copy.deepcopy(gm.graph)
-    rewrite = _Rewrite(gm.graph, mx)
+    before = copied(gm.graph)
     try:
-        reasons = rewrite.replace_all(keep)
-        gm.graph.lint()
+        reasons, caveats = _quantize(gm, example_inputs, mx, keep, quantize)
     except Exception as error:
         gm.graph = before
         text = " ".join(f"{type(error).__name__}: {error}".split())[:300]
         reasons = [Reason("mx.internal", f"linear layers stay as they are: a fault in flycc: {text}")]
-        warnings.warn(str(reasons[0]), RuntimeWarning, stacklevel=2)
+        caveats = reasons
     else:
-        inputs = dict(zip(gm.graph.find_nodes(op="placeholder"), example_inputs, strict=True))
-        for weight in rewrite.weights:
-            tensor = inputs[weight] if weight in inputs else operator.attrgetter(weight.target)(gm)
-            if not isinstance(tensor, FakeTensor):
-                quantize(tensor, format=ELEMENTS[mx])
+        for node in before.nodes:
+            node.meta.clear()  # Dynamo's arguments in it have references to parameters, until the next collection
     gm.recompile()
+    for caveat in caveats:
+        # Where warnings are errors the model runs all the same: the reasons say it too.
+        with contextlib.suppress(RuntimeWarning):
+            warnings.warn(f"flycc: {caveat}", RuntimeWarning, stacklevel=2)
+    return reasons
+
+
+def _quantize(
+    gm: GraphModule,
+    example_inputs: Sequence[Any],
+    mx: str,
+    keep: Sequence[str],
+    quantize: Callable[..., object],
+) -> tuple[list[Reason], list[Reason]]:
+    """`quantize_linears`: the reasons, and those of them or others that are to be warned of."""
+    reasons = _others(gm)
+    linears = [node for node in gm.graph.nodes if node.target is torch._C._nn.linear]
+    if not linears:
+        return reasons, []
+    if changes_dispatch(gm):
+        sentence = "autocast, a choice of attention backends or a functorch transform is at work in the graph"
+        return [*reasons, Reason("mx.dispatch", f"linear layers stay as they are: {sentence}")], []
+    inputs = dict(zip(gm.graph.find_nodes(op="placeholder"), example_inputs, strict=True))
+
+    def stored(weight: Node) -> Any:
+        return inputs[weight] if weight in inputs else operator.attrgetter(weight.target)(gm)
+
+    layers = {linear: _weight(linear) for linear in linears}
+    names = Names({weight: stored(weight) for weight in layers.values() if _is_stored(weight)})
+    known = {
+        linear: {*_names(linear), *names.of(weight, *_names(linear))} for linear, weight in layers.items()
+    }
+    caveats = names.unknown(keep, {name for each in known.values() for name in each})
+    rewrite = _Rewrite(gm.graph, mx)
+    became = rewrite.replace_all(keep, known)
+    gm.graph.lint()
+    for weight in rewrite.weights:
+        tensor = stored(weight)
+        if isinstance(tensor, FakeTensor):
+            continue
+        if tensor.is_inference():
+            sentence = f"the weight {_stored_name(weight)} was made in inference mode: quantised in each call"
+            became.append(Reason("mx.inference", sentence))
+        quantize(tensor, format=ELEMENTS[mx])
+    if any(reason.code == "mx.training" for reason in became) and names.evaluates():
+        sentence = "layers of a model in eval mode stay: autograd records them; call it under torch.no_grad()"
+        caveats += names.once(Reason("mx.training", sentence))
+    return [*reasons, *became, *(each for each in caveats if each.code != "mx.training")], caveats
+
+
+def _others(gm: GraphModule) -> list[Reason]:
+    """What stays without being looked at: layers in bodies of higher-order ops, and other products."""
+    reasons = []
+    for module in gm.modules():
+        if not isinstance(module, GraphModule):
+            continue
+        for node in module.graph.nodes:
+            if node.target is torch._C._nn.linear:
+                if module is not gm:
+                    sentence = (
+                        "linear layers in the body of a higher-order op (checkpoint, cond) stay as they are"
+                    )
+                    reasons.append(Reason("mx.body", sentence))
+                continue
+            what = called(node)
+            found = _OTHER_PRODUCTS.get(what if isinstance(what, str) else getattr(what, "__name__", ""))
+            if found is not None and any(map(_is_stored, node.all_input_nodes)):
+                reasons.append(Reason("mx.product", f"{found} stay as they are"))
     return reasons
 
 
@@ -90,8 +154,8 @@ class _Rewrite:
     quantised: dict[Node, tuple[Node, Node]] = field(default_factory=dict)
     weights: set[Node] = field(default_factory=set)
 
-    def replace_all(self, keep: Sequence[str]) -> list[Reason]:
-        """Replaces every layer that may be; what became of each."""
+    def replace_all(self, keep: Sequence[str], known: Mapping[Node, set[str]]) -> list[Reason]:
+        """Replaces every layer that may be; what became of each. `known` are the names of each."""
         reasons = []
         for node in list(self.graph.nodes):
             if node.op != "output" and (writes(node) or switches_mode(node)):
@@ -99,7 +163,7 @@ class _Rewrite:
             if node.target is not torch._C._nn.linear:
                 continue
             try:
-                if (pattern := _kept_by(node, keep)) is not None:
+                if (pattern := kept_by(known[node], keep)) is not None:
                     raise NotMx(Reason("mx.kept", f"kept by mx_keep {pattern!r}"))
                 self.replace(node, *node.args, **node.kwargs)
                 sentence = f"linear layers run in {self.mx}: {ELEMENTS[self.mx]}, a scale for each 32 along K"
@@ -189,19 +253,33 @@ def _source(node: Node) -> str:
     return argument.source.name if argument is not None else ""
 
 
+def _weight(linear: Node) -> Node:
+    weight = linear.args[1] if len(linear.args) > 1 else linear.kwargs["weight"]
+    assert isinstance(weight, Node)
+    return weight
+
+
 def _names(linear: Node) -> tuple[str, str]:
-    """The name of the weight of `linear`, and that of the innermost module around, as what is compiled names them.
+    """The name of the weight of `linear`, and that of the innermost module around, from where the graph begins.
 
     For a layer that is a module both are the module's name, unless another module holds the weight too.
     """
-    weight = linear.args[1] if len(linear.args) > 1 else linear.kwargs["weight"]
-    assert isinstance(weight, Node)
-    source = str(weight.target) if weight.op == "get_attr" else _source(weight)
-    root = source.partition("._modules[")[0].partition("._parameters[")[0].partition("._buffers[")[0]
-    stored = re.sub(r"\._(?:modules|parameters|buffers)\['([^']*)'\]", r".\1", source)
+    name = _stored_name(_weight(linear))
+    root = _root(_weight(linear))
     modules = [path for path, _ in linear.meta.get("nn_module_stack", {}).values()]
-    name = stored.removeprefix(root).strip(".").removesuffix(".weight") or str(weight)
     return name, modules[-1].removeprefix(root).strip(".") if modules else name
+
+
+def _stored_name(weight: Node) -> str:
+    source = str(weight.target) if weight.op == "get_attr" else _source(weight)
+    stored = re.sub(r"\._(?:modules|parameters|buffers)\['([^']*)'\]", r".\1", source)
+    return stored.removeprefix(_root(weight)).strip(".").removesuffix(".weight") or str(weight)
+
+
+def _root(weight: Node) -> str:
+    """What Dynamo's source of `weight` begins with: the variable that has the module."""
+    source = str(weight.target) if weight.op == "get_attr" else _source(weight)
+    return source.partition("._modules[")[0].partition("._parameters[")[0].partition("._buffers[")[0]
 
 
 def _title(linear: Node) -> str:
@@ -212,28 +290,3 @@ def _title(linear: Node) -> str:
 
 def _dtype(linear: Node) -> str:
     return str(example(linear).dtype).removeprefix("torch.")
-
-
-def _kept_by(linear: Node, keep: Sequence[str]) -> str | None:
-    """The first pattern that fits a name of `linear` or of a module that it is in."""
-    return next((pattern for pattern in keep if any(_fits(name, pattern) for name in _names(linear))), None)
-
-
-def _fits(name: str, pattern: str) -> bool:
-    parts = name.split(".")
-    return any(fnmatchcase(".".join(parts[:end]), pattern) for end in range(1, len(parts) + 1))
-
-
-def _check_names(keep: Sequence[str], linears: Sequence[Node]) -> None:
-    """One warning for each name or pattern that fits no layer of a graph that has some."""
-    names = sorted({name for linear in linears for name in _names(linear)})
-    for pattern in keep:
-        if pattern in _warned or any(_fits(name, pattern) for name in names):
-            continue
-        _warned.add(pattern)
-        close = difflib.get_close_matches(pattern, names, n=3, cutoff=0.4) or names[:3]
-        warnings.warn(
-            f"flycc: mx_keep {pattern!r} fits no linear layer of a graph; layers of it are {', '.join(close)}",
-            RuntimeWarning,
-            stacklevel=2,
-        )

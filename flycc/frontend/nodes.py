@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
+
 import torch
 from torch.amp.autocast_mode import _enter_autocast
-from torch.fx import GraphModule, Node
+from torch.fx import Graph, GraphModule, Node
 from torch.nn.attention import _sdpa_kernel
 
 
@@ -43,6 +45,15 @@ def size_text(val: torch.Tensor) -> list[str]:
 def tensor_text(val: torch.Tensor) -> str:
     """For example `bf16[s33, 576]`."""
     return f"{val.dtype.abbr}[{', '.join(size_text(val))}]"
+
+
+def copied(graph: Graph) -> Graph:
+    """A copy of a Dynamo graph that can take its place."""
+    made = copy.deepcopy(graph)
+    for old, new in zip(graph.nodes, made.nodes, strict=True):
+        if hasattr(old, "_dynamo_source"):  # AOTAutograd asks for it
+            new._dynamo_source = old._dynamo_source
+    return made
 
 
 def changes_dispatch(gm: GraphModule) -> bool:

@@ -19,7 +19,7 @@ from flycc.runtime.device import Device
 from flycc.runtime.devices import common_device, device_for
 from flycc.runtime.kept import Kept
 from flycc.runtime.launching import Launched
-from flycc.runtime.library import LIBRARY
+from flycc.runtime.library import LIBRARY, not_differentiable
 from flycc.runtime.loading import Loaded, load
 from flycc.runtime.scaled_operands import FORMATS, ScaledOperand
 
@@ -186,7 +186,8 @@ def mx_quantize(
         rounding: how scales are chosen, "floor" (OCP), "even" or "ceil".
 
     Returns contiguous data [..., K] (of e2m1 [..., ceil(K / 2)] bytes with two elements each, and a zero after an
-    odd last one), scales [..., ceil(K / 32)] and their range, as `scale_range` has it.
+    odd last one), scales [..., ceil(K / 32)] and their range, as `scale_range` has it. There is no
+    gradient: no result needs one.
     """
     if made := _QUANTIZE_PLANS.repeat((x,), (format, rounding)):
         return made[0], made[1], made[2]
@@ -371,3 +372,4 @@ for _name, _function, _fake in (
 ):
     LIBRARY.impl(_name, _function, "CompositeExplicitAutograd")
     torch.library.register_fake(f"flycc::{_name}", _fake, lib=LIBRARY)
+    not_differentiable(_name)

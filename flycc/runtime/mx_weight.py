@@ -7,7 +7,7 @@ from torch import Tensor
 
 from flycc.contracts.scaled_gemm import ElementFormat
 from flycc.runtime.kept import Kept
-from flycc.runtime.library import LIBRARY
+from flycc.runtime.library import LIBRARY, not_differentiable
 from flycc.runtime.mx_quantize import mx_quantize_fake
 
 _KEPT: Kept[tuple[Tensor, Tensor]] = Kept()
@@ -18,7 +18,7 @@ LIBRARY.define('mx_weight(Tensor weight, *, str format="e4m3") -> (Tensor data, 
 def mx_weight(weight: Tensor, *, format: ElementFormat = "e4m3") -> tuple[Tensor, Tensor]:
     """The first two results of `flycc::mx_quantize`, computed once for each tensor and each time it was written to.
 
-    Callers must not write to them. `Kept` says which writes are seen; the results are freed with `weight`.
+    Callers must not write to them. `Kept` says which writes are seen; the results are freed with the weight's memory.
     """
 
     def quantise() -> tuple[Tensor, Tensor]:
@@ -37,3 +37,4 @@ def _fake(weight: Tensor, *, format: ElementFormat = "e4m3") -> tuple[Tensor, Te
 
 LIBRARY.impl("mx_weight", mx_weight, "CompositeExplicitAutograd")
 torch.library.register_fake("flycc::mx_weight", _fake, lib=LIBRARY)
+not_differentiable("mx_weight")

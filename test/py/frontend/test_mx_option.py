@@ -8,6 +8,7 @@ import warnings
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator
+from typing import Literal
 
 import pytest
 import torch
@@ -22,7 +23,8 @@ from flycc.frontend import quantize_linears
 from flycc.frontend.nodes import target_name
 from flycc.record import Record, collect
 from flycc.runtime import ops  # noqa: F401 (defines the operators)
-from flycc.runtime.mx_weight import mx_weight
+from flycc.runtime.kept import Kept
+from flycc.runtime.mx_weight import _KEPT, mx_weight
 
 
 @pytest.fixture(autouse=True)
@@ -154,13 +156,18 @@ def test_layers_of_one_input_share_its_quantisation() -> None:
     }
 
 
-def test_what_was_written_to_is_quantised_again() -> None:
+def triple_by_index(x: Tensor) -> None:
+    x.__setitem__(slice(None), x * 3)
+
+
+@pytest.mark.parametrize("triple", [lambda x: x.mul_(3), lambda x: x.__imul__(3), triple_by_index])
+def test_what_was_written_to_is_quantised_again(triple: Callable[[Tensor], object]) -> None:
     layer = nn.Linear(64, 64, dtype=torch.bfloat16)
 
     def both(x: Tensor) -> tuple[Tensor, Tensor]:
         x = x.clone()
         first = layer(x)
-        x.mul_(3)
+        triple(x)
         return first, layer(x)
 
     x = torch.randn(3, 64, dtype=torch.bfloat16)
@@ -170,6 +177,63 @@ def test_what_was_written_to_is_quantised_again() -> None:
         first, second = torch.compile(both, backend="flycc", options={"mx": "mxfp8"})(x)
     check_linear(first, x, layer, "mxfp8")
     check_linear(second, x * 3, layer, "mxfp8")
+
+
+def test_a_table_that_lookups_scale_is_quantised_again() -> None:
+    table = nn.Embedding(8, 64, max_norm=0.5, dtype=torch.bfloat16)
+    other = table.weight.detach().clone()
+
+    def twice(x: Tensor) -> tuple[Tensor, Tensor]:
+        first = F.linear(x, table.weight)
+        F.embedding(torch.arange(8), x, max_norm=0.5)
+        return first, F.linear(x, table.weight)
+
+    assert rewritten(twice, other)[0]["flycc.mx_quantize.default"] == 2
+
+
+class Broken(nn.Module):
+    """A block with a graph break inside."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.q, self.o = (nn.Linear(64, 64, dtype=torch.bfloat16) for _ in range(2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.q(x)
+        torch._dynamo.graph_break()
+        return self.o(x)
+
+
+class Blocks(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(Broken() for _ in range(2))
+        self.head = nn.Linear(64, 50, bias=False, dtype=torch.bfloat16)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.layers[1](self.layers[0](x)))
+
+
+@pytest.mark.parametrize(
+    ("keep", "kept"),
+    [
+        (("head",), {"head"}),
+        # One graph runs for both blocks.
+        (("layers.1", "head"), {"layers.0.q", "layers.0.o", "layers.1.q", "layers.1.o", "head"}),
+        (("layers.0.o",), {"layers.0.o", "layers.1.o"}),
+    ],
+)
+def test_names_hold_after_graph_breaks_inside_submodules(keep: tuple[str, ...], kept: set[str]) -> None:
+    model = Blocks()
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("error")
+        compiled(model, keep=keep)(torch.randn(3, 64, dtype=torch.bfloat16))
+    weights = {
+        name: module.weight.untyped_storage()._cdata
+        for name, module in model.named_modules()
+        if isinstance(module, nn.Linear)
+    }
+    assert {name for name, storage in weights.items() if storage not in _KEPT._by_storage} == kept
 
 
 @pytest.mark.parametrize(
@@ -193,13 +257,16 @@ def test_kept_layers_stay(keep: tuple[str, ...], kept: list[str]) -> None:
     assert all("stays bfloat16: kept by mx_keep" in sentence for sentence in notes)
 
 
-def test_a_name_that_fits_nothing_is_warned_of_once() -> None:
+def test_a_name_that_fits_nothing_is_warned_of_once_for_each_model() -> None:
     keep = ("layer.0.q", "head")
+    model = Model()
     with pytest.warns(RuntimeWarning, match=r"mx_keep 'layer\.0\.q' fits no.*layers\.0\.q"):
-        rewritten(Model(), TOKENS, keep=keep)
+        rewritten(model, TOKENS, keep=keep)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         rewritten(nn.ReLU(), torch.ones(3), keep=keep)
+        rewritten(model, TOKENS, keep=keep)
+    with pytest.warns(RuntimeWarning, match="fits no"):
         rewritten(Model(), TOKENS, keep=keep)
 
 
@@ -257,6 +324,67 @@ def test_layers_that_stay_say_why(
     torch.testing.assert_close(ours, call(layer, x))
 
 
+def checkpointed(layer: nn.Module, x: Tensor) -> Tensor:
+    return torch.utils.checkpoint.checkpoint(layer, x, use_reentrant=False)
+
+
+def applied(layer: nn.Module, x: Tensor) -> Tensor:
+    return layer(x)
+
+
+def multiplied(layer: nn.Linear, x: Tensor) -> Tensor:
+    return x @ layer.weight
+
+
+@pytest.mark.parametrize(
+    ("call", "module", "code"),
+    [
+        (checkpointed, nn.Linear(64, 64), "mx.body"),
+        (applied, nn.TransformerEncoderLayer(64, 4, 64, dropout=0, batch_first=True).eval(), "mx.product"),
+        (multiplied, nn.Linear(64, 64), "mx.product"),
+    ],
+)
+def test_what_is_not_looked_at_is_named(
+    call: Callable[[nn.Module, Tensor], Tensor], module: nn.Module, code: str
+) -> None:
+    module = module.to(torch.bfloat16)
+    with torch.no_grad(), collect() as record:
+        torch.compile(call, backend="flycc", options={"mx": "mxfp8"})(
+            module, torch.randn(2, 3, 64).bfloat16()
+        )
+    assert codes(record)[code] == 1
+
+
+def test_eval_mode_with_gradients_is_warned_of_once() -> None:
+    model = Model()
+    run = compiled(model.eval())
+    with pytest.warns(RuntimeWarning, match=r"eval mode.*torch\.no_grad"):
+        run(TOKENS)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RuntimeWarning)
+        torch._dynamo.reset()
+        run(TOKENS)
+        compiled(Model().train())(TOKENS)
+
+
+@pytest.mark.parametrize("action", ["always", "error"])
+def test_a_fault_leaves_the_graph_as_it_was(
+    monkeypatch: pytest.MonkeyPatch, action: Literal["always", "error"]
+) -> None:
+    def fails(*_: object, **__: object) -> None:
+        raise RuntimeError("out of memory")
+
+    monkeypatch.setattr("flycc.backend.mx_weight", fails)
+    model = Model()
+    with torch.no_grad():
+        plain = torch.compile(model, backend="flycc")(TOKENS)
+        torch._dynamo.reset()
+        with collect() as record, warnings.catch_warnings():
+            warnings.simplefilter(action, RuntimeWarning)
+            assert torch.equal(compiled(model)(TOKENS), plain)
+    assert codes(record) == {"mx.internal": 1}
+
+
 def test_no_gradient_is_needed_where_grad_mode_is_off_inside() -> None:
     layer = nn.Linear(64, 64, dtype=torch.bfloat16)
 
@@ -285,7 +413,32 @@ def load(weight: nn.Parameter, new: Tensor) -> None:
     holder.load_state_dict({"weight": new})
 
 
-@pytest.mark.parametrize("change", [write, assign, load])
+def same_memory(weight: nn.Parameter, new: Tensor) -> None:
+    """Parts of one storage by turns, whose addresses and versions differ in the offset alone."""
+    if weight.untyped_storage().nbytes() < 2 * weight.nbytes:
+        weight.data = torch.stack((torch.zeros_like(new), new))[1]
+    else:
+        whole = weight.data.as_strided((2, *new.shape), (new.numel(), *new.stride()), 0)
+        other = whole[int(weight.storage_offset() == 0)]
+        other.copy_(new)
+        weight.data = other
+
+
+def fused_step(weight: nn.Parameter, new: Tensor) -> None:
+    weight.grad = new.clone()
+    torch.optim.AdamW([weight], lr=0.5, fused=True).step()
+
+
+def unseen(weight: nn.Parameter, new: Tensor) -> None:
+    weight.data += new
+    flycc.forget_weights()
+
+
+def swap(weight: nn.Parameter, new: Tensor) -> None:
+    torch.utils.swap_tensors(weight, nn.Parameter(new))
+
+
+@pytest.mark.parametrize("change", [write, assign, load, same_memory, fused_step, unseen, swap])
 def test_weights_are_quantised_once_for_each_content(change: Callable[[nn.Parameter, Tensor], None]) -> None:
     layer = nn.Linear(64, 32, dtype=torch.bfloat16)
     run, x = compiled(layer), torch.randn(3, 64, dtype=torch.bfloat16)
@@ -297,6 +450,28 @@ def test_weights_are_quantised_once_for_each_content(change: Callable[[nn.Parame
             change(layer.weight, torch.randn_like(layer.weight))
             check_linear(run(x), x, layer, "mxfp8")
         assert mx_weight(layer.weight)[0] is not first
+
+
+def test_a_write_while_the_weight_is_quantised_is_seen() -> None:
+    kept, tensor = Kept[float](), torch.zeros(1)
+
+    def make() -> float:
+        value = float(tensor)
+        tensor.add_(1)
+        return value
+
+    assert [kept.get(tensor, None, make) for _ in range(3)] == [0, 1, 2]
+
+
+def test_quantising_has_no_gradient() -> None:
+    x = torch.randn(2, 64, requires_grad=True)
+    data, scales, _ = torch.ops.flycc.mx_quantize(x)
+    wide = torch.ops.flycc.mx_dequantize(data, scales, dtype=torch.float32)
+    assert not any(
+        result.requires_grad for result in (data, scales, wide, *mx_weight(nn.Parameter(x.detach())))
+    )
+    (x * wide).sum().backward()  # a straight-through estimate of one's own
+    torch.testing.assert_close(x.grad, wide)
 
 
 def test_the_compiled_model_finds_what_compiling_quantised() -> None:
