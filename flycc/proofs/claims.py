@@ -9,7 +9,7 @@ one operand's scale inside the sum, 4 about one scale after the other,
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any, Protocol
 
@@ -32,6 +32,7 @@ from flycc.scales.formats import (
     FORMATS,
     MAX_BYTE,
     MXINT8,
+    FloatType,
     Format,
     product_maximum,
     product_q,
@@ -124,6 +125,12 @@ def core() -> list[tuple[Claim, SolverName]]:
     claims += [claim for a, b in PAIRS for claim in of_one_side(a, b, Tree("chain", 8), flush=True)]
     second = [claim for claim in claims if claim.format == E2M1.name and claim.k < 8]
     claims += of_elements()
+    claims += [
+        claim
+        for operand in FLOAT_TYPES.values()
+        for k in (2, 4)
+        for claim in of_dequantised(E2M1, operand, Tree("balanced", k))
+    ]
     claims += [claim for a, b in PAIRS for claim in (*of_spelling(a, b, 32), *of_contracted(a, b, 32))]
     claims += [
         claim for a, b in PAIRS for claim in (*of_orders(a, b, 3), *of_hoisted(a, b, Tree("balanced", 4)))
@@ -159,10 +166,15 @@ def full() -> list[tuple[Claim, SolverName]]:
     claims += [claim for tree in small for claim in of_product(E2M1, E2M1, tree, False, lemmas=False)]
     claims += of_elements()
     claims += [
+        claim for a, b in PAIRS for k in SIZES for claim in (*of_spelling(a, b, k), *of_contracted(a, b, k))
+    ]
+    claims += [claim for a, b in PAIRS for k in SIZES[:5] for claim in of_orders(a, b, k)]
+    claims += [
         claim
-        for a, b in PAIRS
-        for k in SIZES
-        for claim in (*of_spelling(a, b, k), *of_orders(a, b, k), *of_contracted(a, b, k))
+        for element in (E2M1, E2M3)
+        for operand in FLOAT_TYPES.values()
+        for tree in trees[:5]
+        for claim in of_dequantised(element, operand, tree)
     ]
     claims += of_every_exponent(E2M1, E2M1, Tree("balanced", 2))
     floats: list[tuple[Claim, SolverName]] = [
@@ -224,6 +236,20 @@ def of_every_exponent(a: Format, b: Format, tree: Tree) -> Iterator[Claim]:
         yield _claim(
             1, a, b, tree, False, (s, s), leaves=Leaves.ELEMENTS, expected="unsat" if inside else "sat"
         )
+
+
+def of_dequantised(element: Format, operand: FloatType, tree: Tree) -> Iterator[Claim]:
+    """Theorem 2 of whole sums, both operands dequantised with any exponents, and one more than every element bears."""
+    guard = derive(element, element, tree, "element", operand=operand)
+    low, high, most = guard.sum_min - 2 * BIAS, guard.sum_max - 2 * BIAS, guard.a_max - BIAS
+    low = max(low, 2 * (guard.a_min - BIAS))
+    query = Query(
+        element, element, tree, low, min(high, 2 * most), leaves=Leaves.ELEMENTS, operand=operand, most=most
+    )
+    where = f"{element.name} in {operand.name}", tree.leaves, tree.name
+    yield Claim(2, *where, f"all up to {most} each", False, "unsat", query)
+    beyond = replace(query, most=most + 1)
+    yield Claim(2, *where, f"all up to {most + 1} each", False, "sat", beyond)
 
 
 def of_hoisted(a: Format, b: Format, tree: Tree) -> Iterator[Claim]:

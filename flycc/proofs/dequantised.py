@@ -12,6 +12,12 @@ from flycc.scales.formats import FloatType, Format, elements
 _NUMPY = {"f32": np.float32, "bf16": ml_dtypes.bfloat16, "f16": np.float16}
 
 
+def dequantised(values: np.ndarray, exponent: int, operand: FloatType) -> np.ndarray:
+    """float64 elements times 2^exponent, in a type, as float32."""
+    with np.errstate(over="ignore"):
+        return np.ldexp(values, exponent).astype(np.float32).astype(_NUMPY[operand.name]).astype(np.float32)
+
+
 @dataclass(frozen=True, slots=True)
 class ElementQuery:
     """Is there an element x of `element` for which `x 2^exponent`, converted to `operand`, is another number?
@@ -50,9 +56,9 @@ class ElementQuery:
 
     def differs(self, model: dict[str, int]) -> bool:
         """Whether numpy's conversion to the type changes a model's element."""
-        with np.errstate(over="ignore"):
-            exact = np.ldexp(model["n"] / 2**self.element.q, self.exponent)
-            held = np.float32(exact).astype(_NUMPY[self.operand.name]).astype(np.float64)
+        n = np.array(model["n"] / 2**self.element.q)
+        exact = np.ldexp(n, self.exponent)
+        held = dequantised(n, self.exponent, self.operand).astype(np.float64)
         if self.flush and abs(held) < 2.0**self.operand.normal:
-            held = np.float64(0)
+            held = np.zeros(())
         return bool(held != exact)

@@ -22,8 +22,9 @@ from fractions import Fraction
 
 import numpy as np
 
-from flycc.proofs.float32 import same, scale_inside, scale_outside
-from flycc.scales.formats import Format, elements, lg, product_maximum, product_q
+from flycc.proofs.dequantised import dequantised
+from flycc.proofs.float32 import same, scale_inside, scale_outside, tree_sum
+from flycc.scales.formats import BIAS, FloatType, Format, elements, lg, product_maximum, product_q
 from flycc.scales.trees import Tree
 
 
@@ -49,8 +50,9 @@ class Query:
 
     `inner` is any exponent from `low` to `high`. With `hoisted`, each product has an exponent of its own, from `inner`
     up to `inner + spread` and to `high`, and the other side is `2^hoisted * sum of` products with exponents lower by so
-    much. `lemmas` states the bounds of every node that follow from those of its
-    children, which a solver finds by itself, but slowly.
+    much. With `operand`, elements are dequantised to that type, with `ea` and `eb` that add up to `inner`, each at most
+    `most` and at least where all elements are numbers of the type. `lemmas` states the bounds of every node that follow
+    from those of its children, which a solver finds by itself, but slowly.
 
     Raises ValueError for what the machine has not: products rounded below 2^-149 or flushed over a range of exponents,
     rounded ones of a superset or with flushing, or results that are rounded once more.
@@ -68,6 +70,8 @@ class Query:
     lemmas: bool = True
     spread: int = 0
     hoisted: int | None = None
+    operand: FloatType | None = None
+    most: int = 0
 
     def __post_init__(self) -> None:
         finest = product_q(self.a, self.b) - 149  # below it products round, and results too
@@ -92,7 +96,8 @@ class Query:
         """Names of the constants that a model is told by."""
         sides = ["a", "b"] if self.leaves is Leaves.ELEMENTS else ["p"]
         sides += ["d"] if self.spread else []
-        return ["inner"] + [f"{name}{i}" for i in range(self.tree.leaves) for name in (*sides, "minus")]
+        first = ["inner", "ea", "eb"] if self.operand else ["inner"]
+        return first + [f"{name}{i}" for i in range(self.tree.leaves) for name in (*sides, "minus")]
 
     def pairs(self, model: dict[str, int]) -> list[tuple[float, float]]:
         """The elements (a, b) of a model's leaves. Raises ValueError where products need not be those of elements."""
@@ -113,6 +118,14 @@ class Query:
         """Whether float32 arithmetic gives other bits for the two sides of a model."""
         products = np.array([a * b for a, b in self.pairs(model)])[:, None]
         inner = model["inner"]
+        if self.operand is not None:
+            held = [
+                dequantised(np.array(side), model[name], self.operand)
+                for name, side in zip(("ea", "eb"), zip(*self.pairs(model), strict=True), strict=True)
+            ]
+            with np.errstate(over="ignore", invalid="ignore"):
+                inside = tree_sum((held[0] * held[1])[:, None], self.tree)
+            return not same(inside, scale_outside(products, self.tree, inner)).any()
         if self.spread:
             products = np.ldexp(products, [[model[f"d{i}"]] for i in range(self.tree.leaves)])
         inside = scale_inside(products, self.tree, inner, self.outer, self.flush)
@@ -254,6 +267,26 @@ class _Script:
         self.bound(n, self.greatest)
         return n, self.define("Bool", f"(and {minus} (= {n} 0))")
 
+    def operands(self) -> tuple[str, str]:
+        """The least sizes of elements of a and of b that overflow in the type that they are dequantised to."""
+        query, limits = self.query, []
+        assert query.operand is not None
+        for name, element in (("ea", query.a), ("eb", query.b)):
+            low = max(query.operand.subnormal + element.q, -BIAS)
+            self.declare("Int", name)
+            self.require(f"(<= {number(low)} {name} {number(query.most)})")
+            power, reach = query.operand.greatest + 1 + element.q, int(element.maximum * 2**element.q)
+            limits.append(self.define("Int", limit_term(name, low, query.most, power, reach)))
+        self.require("(= inner (+ ea eb))")
+        return limits[0], limits[1]
+
+    def infinite(self, i: int, limit_a: str, limit_b: str) -> tuple[str, str, str, str]:
+        """(finite operands, NaN, infinity, minus infinity) of the product of leaf i's elements, as dequantised."""
+        up = self.define("Bool", f"(or (>= a{i} {limit_a}) (>= b{i} {limit_b}))")
+        nan = self.define("Bool", f"(and {up} (or (= a{i} 0) (= b{i} 0)))")
+        signed = [f"(and {up} (not {nan}) {sign})" for sign in (f"(not minus{i})", f"minus{i}")]
+        return f"(not {up})", nan, signed[0], signed[1]
+
     def shifted(self, i: int, n: str, minus: str) -> tuple[str, str]:
         """(integer, minus zero) of leaf i times 2^d, of the constant `d<i>`."""
         if not self.query.spread:
@@ -301,12 +334,14 @@ class _Script:
         inside = self.limit(x, 0, reach[-1])
         outside = self.limit(x, query.outer, reach[-1])
         # Exponents at which to flush or round matter only at the low end: above it, nothing is small enough.
+        operands = self.operands() if query.operand else None
         kept = None if query.hoisted is None else self.limit(x, -query.hoisted, reach[-1])
         products = [self.shifted(i, *self.product(i)) for i in range(k)]
         before, after = [], []
-        for n, minus in products:
+        for i, (n, minus) in enumerate(products):
             m, zero = self.rounded_product(n, minus)
-            before.append(self.settle(m, zero, "true", query.low, inside))
+            flags = self.infinite(i, *operands) if operands else ("true", "false", "false", "false")
+            before.append(self.settle(m, zero, flags[0], query.low, inside, *flags[1:]))
             after.append(
                 self.settle(n, minus, "true", 0, kept)
                 if kept

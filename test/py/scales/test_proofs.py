@@ -42,6 +42,8 @@ def one_further(question: Question) -> list[Question]:
     Byte 0 ends the bytes of elements before their bound does: there it is further.
     """
     match question:
+        case Query() if question.operand:
+            return [replace(question, most=question.most + 1)]
         case Query():
             return [replace(question, high=question.high + 1)]
         case ElementQuery():
