@@ -37,7 +37,8 @@ class Options:
     stay as they are.
     `scale_placement`: where block scales of products may stand. "exact": elsewhere than where the graph has them only
     if that provably keeps all bits, which is asked at run time where it depends on the scales. "relaxed": where kernels
-    are fastest; results may differ by rounding. See docs/scale-placement.md.
+    are fastest; results may differ by rounding, and scales of rows that are huge for one operand and tiny for the
+    other may make infinities of what is finite. See docs/scale-placement.md.
     """
 
     target: Target = "gfx950"

@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.profiler import ProfilerActivity, profile
 
 import flycc
 import flycc.runtime.ops  # defines torch.ops.flycc.*
@@ -66,7 +67,8 @@ def compiled(fn: Callable[..., Any], *inputs: Any, **options: Any) -> tuple[Any,
 
 def same_bits(left: Tensor, right: Tensor) -> bool:
     """All NaNs are one, and so are zeros: a matrix unit may make +0 of a sum of -0 alone."""
-    return left.dtype == right.dtype and torch.equal(left.nan_to_num(1.5) + 0.0, right.nan_to_num(1.5) + 0.0)
+    left, right = (side.nan_to_num(1.5, torch.inf, -torch.inf) + 0.0 for side in (left, right))
+    return left.dtype == right.dtype and torch.equal(left, right)
 
 
 @pytest.mark.parametrize("dtype", [BF16, F16], ids=str)
@@ -156,6 +158,8 @@ def test_epilogues_go_with_both_forms() -> None:
     assert candidate.kernel == "flycc::scaled_gemm"
     assert "+bias" in candidate.problem
     assert "relu" in candidate.problem
+    _, counts, products = ran(product, a, b, bias, residual)
+    assert (counts, products) == (HELD, {"flycc::scaled_gemm"})
     exact = mx(a, F32).double() @ mx(b, F32).double().T + bias.double()
     exact = exact.relu() + residual.double()
     assert ((result - exact).abs() <= exact.abs() * 2**-8).all()
@@ -344,3 +348,93 @@ def test_scales_of_one_are_dropped() -> None:
     assert "e2m1:none x e2m1:block" in candidate.problem
     assert not record.scale_guards
     assert same_bits(result, (mx((a, torch.ones(5, K // 32).to(E8M0)), F32) @ mx(b, F32).T).to(BF16))
+
+
+def ran(fn: Callable[..., Tensor], *inputs: Any) -> tuple[Tensor, tuple[int, int], set[str]]:
+    """The result of the compiled function, how often its guard held and failed, and the products that ran."""
+    torch._dynamo.reset()
+    step = torch.compile(fn, backend="flycc")
+    step(*inputs)
+    with flycc.record.collect() as record, profile(activities=[ProfilerActivity.CPU]) as profiled:
+        result = step(*inputs)  # compiling would count both forms
+    [count] = record.scale_guards.values()
+    products = {"flycc::scaled_gemm", "flycc::gemm", "aten::mm"}
+    return result, (count.held, count.failed), products & {event.key for event in profiled.key_averages()}
+
+
+def with_bytes(side: Side, byte: int, columns: int = K // 32) -> Side:
+    return side[0], torch.full((*side[1].shape[:-1], columns), byte, dtype=torch.uint8).view(E8M0)
+
+
+HELD, FAILED = (1, 0), (0, 1)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "byte_a", "byte_b", "verdict"),
+    [
+        (BF16, 127, 127, HELD),
+        (BF16, 254, 100, FAILED),  # 6 * 2^127 is infinite, and NaN beside another
+        (F16, 140, 114, HELD),
+        (F16, 141, 114, FAILED),  # so is 6 * 2^14
+        (F16, 140, 113, FAILED),  # half of 2^-14 is subnormal
+        (F16, 150, 104, FAILED),
+    ],
+)
+def test_form_that_runs_is_the_one_the_guard_says(
+    dtype: torch.dtype, byte_a: int, byte_b: int, verdict: tuple[int, int]
+) -> None:
+    a, b = with_bytes(fp4(5), byte_a), with_bytes(fp4(16), byte_b)
+
+    def product(a: Side, b: Side) -> Tensor:
+        return F.linear(mx(a, dtype), mx(b, dtype))
+
+    result, counts, products = ran(product, a, b)
+    assert counts == verdict
+    assert products == {"flycc::scaled_gemm" if verdict == HELD else "flycc::gemm"}
+    eager = product(a, b)
+    assert same_bits(result, eager)
+    assert eager.isfinite().all() == (byte_a < 141)
+
+
+def test_scales_that_pass_a_narrower_type_have_its_bounds() -> None:
+    """2^-27 is 0 in float16, whatever the elements are multiplied in."""
+    a, b = with_bytes(fp4(5), 100), with_bytes(fp4(16), 127)
+
+    def product(a: Tensor, sa: Tensor, b: Side) -> Tensor:
+        return F.linear(table(a) * sa.to(F16).to(BF16).repeat_interleave(32, -1), mx(b))
+
+    result, counts, _ = ran(product, a[0].view(torch.uint8), a[1], b)
+    assert counts == FAILED
+    assert same_bits(result, product(a[0].view(torch.uint8), a[1], b))
+
+
+@pytest.mark.parametrize(("byte_a", "byte_b"), [(250, 4), (4, 250)])
+def test_scales_of_rows_keep_sums_finite_one_by_one(byte_a: int, byte_b: int) -> None:
+    """Their product is 1, but a sum of products with elements alone times 2^123 is infinite."""
+    a, b = with_bytes(fp4(5), byte_a, 1), with_bytes(fp4(16), byte_b, 1)
+
+    def product(a: Tensor, sa: Tensor, b: Tensor, sb: Tensor) -> Tensor:
+        return F.linear(table(a) * sa.to(BF16), table(b) * sb.to(BF16))
+
+    inputs = a[0].view(torch.uint8), a[1], b[0].view(torch.uint8), b[1]
+    result, counts, products = ran(product, *inputs)
+    assert (counts, products) == (FAILED, {"flycc::gemm"})
+    assert result.isfinite().all()
+    assert same_bits(result, product(*inputs))
+
+
+@pytest.mark.parametrize(("code", "value"), [(1, 0.25), (15, -5.0), (0, float("nan"))])
+def test_another_table_is_no_e2m1(code: int, value: float) -> None:
+    a, b = fp4(5), fp4(16)
+    magnitudes = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0]
+    entries = magnitudes + [-m for m in magnitudes]
+    entries[code] = value
+
+    def product(a: Tensor, sa: Tensor, b: Side) -> Tensor:
+        left = torch.tensor(entries, dtype=BF16)[torch.stack((a & 15, a >> 4), -1).flatten(-2).long()]
+        return F.linear(left * sa.to(BF16).repeat_interleave(32, -1), mx(b))
+
+    bytes_ = a[0].view(torch.uint8)
+    _, record, candidate = compiled(product, bytes_, a[1], b)
+    assert candidate.kernel == "flycc::gemm"
+    assert not record.scale_guards
