@@ -45,6 +45,7 @@ def flycc_backend(
         mode: only None and "default" are accepted.
     """
     chosen = Options.parse(options, mode)
+    frontend.check_derivatives(gm)
     with phase("roll up expert loops"):
         add_notes([*frontend.roll_up_expert_loops(gm), *frontend.stack_products(gm)])
     if chosen.mx is not None:

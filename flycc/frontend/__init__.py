@@ -1,6 +1,7 @@
 """FX in, FX out. The only room that knows FX and the torch-mlir importer."""
 
 from flycc.frontend.compile import compile_graph
+from flycc.frontend.derivatives import check_derivatives
 from flycc.frontend.expert_loops import roll_up_expert_loops
 from flycc.frontend.inductor import compile_with_inductor
 from flycc.frontend.keep_whole import keep_whole
@@ -12,6 +13,7 @@ from flycc.frontend.stacked_products import stack_products
 __all__ = [
     "Candidate",
     "Report",
+    "check_derivatives",
     "compile_graph",
     "compile_with_inductor",
     "keep_whole",

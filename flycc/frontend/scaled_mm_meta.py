@@ -28,6 +28,8 @@ _PARAMETERS = (
 _GROUPED = "aten::_scaled_grouped_mm_v2"
 _PACKED = torch.float4_e2m1fn_x2
 _ELEMENTS = (torch.float8_e4m3fn, torch.float8_e5m2, _PACKED)
+#: Types of results of products of MX operands.
+_RESULTS = (torch.bfloat16, torch.float16, torch.float32)
 #: What is registered stays registered as long as this lives.
 _LIBRARY = torch.library.Library("aten", "IMPL")
 
@@ -96,7 +98,9 @@ def _mended(rules: Any) -> Any:
             ("scale_b", mat2.shape[1], scale_b, swizzle_b),
         ):
             _check_scales(name, scale, (_swizzled if _is_swizzled(swizzle) else _plain)(rows, k))
-        return torch.empty(self.shape[0], mat2.shape[1], dtype=out_dtype or self.dtype, device=self.device)
+        dtype = out_dtype or self.dtype
+        _check_result(dtype, bias, mat2.shape[1])
+        return torch.empty(self.shape[0], mat2.shape[1], dtype=dtype, device=self.device)
 
     return check_scaled_mm_sizes_v2
 
@@ -127,6 +131,11 @@ def _grouped(
         self.dim() == 2 and mat2.dim() == 3 and offs is not None and offs.dim() == 1,
         lambda: "MX grouped products take [T, K] and [G, K, N], and offs [G]",
     )
+    assert offs is not None, "checked"
+    torch._check_value(
+        offs.dtype == torch.int32 and offs.shape[0] == mat2.shape[0],
+        lambda: f"offs must be {torch.int32} [{mat2.shape[0]}], got {offs.dtype} {list(offs.shape)}",
+    )
     torch._check_value(
         not _is_swizzled(swizzle_a) and not _is_swizzled(swizzle_b),
         lambda: "MX grouped scales must be NO_SWIZZLE",
@@ -135,6 +144,7 @@ def _grouped(
     groups, _, n = mat2.shape
     _check_scales("scale_a", scale_a, _plain(self.shape[0], k))
     _check_scales("scale_b", scale_b, groups * _plain(n, k))
+    _check_result(dtype, bias, groups * n)
     return torch.empty(self.shape[0], n, dtype=dtype, device=self.device)
 
 
@@ -185,3 +195,14 @@ def _check_scales(name: str, scales: Sequence[Tensor], count: Any) -> None:
     torch._check_value(
         scales[0].numel() == count, lambda: f"{name} must have {count} elements, got {list(scales[0].shape)}"
     )
+
+
+def _check_result(dtype: torch.dtype, bias: Tensor | None, count: Any) -> None:
+    torch._check_value(
+        dtype in _RESULTS,
+        lambda: f"out_dtype of an MX product must be one of {', '.join(map(str, _RESULTS))}, got {dtype}",
+    )
+    if bias is not None:
+        torch._check_value(
+            bias.numel() == count, lambda: f"bias must have {count} elements, got {list(bias.shape)}"
+        )

@@ -16,7 +16,7 @@ from flycc.contracts.gemm import Activation
 from flycc.contracts.scaled_gemm import ELEMENT_BITS, ElementFormat
 from flycc.kernels import mx as family
 from flycc.kernels.mx import pack
-from flycc.runtime import choice, launching, plans, refusals, workspace
+from flycc.runtime import choice, derivatives, launching, plans, refusals, workspace
 from flycc.runtime.device import Device
 from flycc.runtime.devices import common_device, device_for
 from flycc.runtime.gemm import ACTIVATIONS, broadcasts
@@ -24,7 +24,7 @@ from flycc.runtime.launching import Launched
 from flycc.runtime.library import LIBRARY
 from flycc.runtime.loading import Loaded, load
 from flycc.runtime.operands import addend_alignment, steps
-from flycc.runtime.scaled_operands import ScaledOperand, row_alignment
+from flycc.runtime.scaled_operands import ScaledOperand, other_place, row_alignment
 
 #: Types of results.
 DTYPES = {torch.bfloat16: "bf16", torch.float16: "f16", torch.float32: "f32"}
@@ -214,9 +214,15 @@ def scaled_gemm(
         residual: broadcastable to the result, or None.
         out_dtype: bfloat16, float16 or float32.
 
-    Returns a contiguous [M, N].
+    Returns a contiguous [M, N]. It has no derivative: backward raises RuntimeError.
     """
     tensors = a, b, scale_a, scale_b, bias, residual
+    if derivatives.wanted(tensors):
+        with torch.no_grad():
+            result = scaled_gemm(
+                a, b, scale_a, scale_b, bias, residual=residual, activation=activation, out_dtype=out_dtype
+            )
+        return derivatives.missing("flycc::scaled_gemm", result, tensors)
     arguments = activation, out_dtype
     if made := _PLANS.repeat(tensors, arguments):
         return made[0]
@@ -240,13 +246,12 @@ def _pytorch(
     a: ScaledOperand, b: ScaledOperand, bias: Tensor | None, residual: Tensor | None, activation: Activation
 ) -> Tensor:
     """The float32 result by PyTorch's own operators: sums of scaled elements in float64, which holds each of them
-    exactly, rounded to float32 before the epilogue."""
-    sums = a.elements() @ b.elements().T
+    exactly, rounded to float32, and from there on as a kernel does it: scales of rows in float32, A's first."""
+    y = (a.elements() @ b.elements().T).float()
     if (rows := a.row_scales) is not None:
-        sums = sums * rows.double()
+        y = y * rows.float()
     if (columns := b.row_scales) is not None:
-        sums = sums * columns.double().T
-    y = sums.float()
+        y = y * columns.float().T
     if bias is not None:
         y = y + bias
     y = ACTIVATIONS[activation](y)
@@ -264,13 +269,15 @@ def _checked(
     out_dtype: torch.dtype,
 ) -> tuple[Tensor, ScaledOperand, ScaledOperand]:
     """The uninitialised result and the operands; all arguments are checked."""
+    if elsewhere := other_place(a=a, b=b, scale_a=scale_a, scale_b=scale_b, bias=bias, residual=residual):
+        fail(elsewhere)
     operands = []
     for name, data, scale in (("a", a, scale_a), ("b", b, scale_b)):
         if data.dim() != 2:
             fail(f"{name} must have 2 dimensions, got {list(data.shape)}")
-        operand = ScaledOperand.of(data, scale)
+        operand = ScaledOperand.of(name, data, scale)
         if isinstance(operand, str):
-            fail(f"{name} {list(data.shape)} {operand}")
+            fail(operand)
         operands.append(operand)
     left, right = operands
     torch._check(

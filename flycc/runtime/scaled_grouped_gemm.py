@@ -14,7 +14,7 @@ from torch import Tensor
 from flycc.contracts import FlyccError, Reason, ScaledGroupedGemmProblem
 from flycc.kernels import mx
 from flycc.kernels import mx_grouped as family
-from flycc.runtime import choice, launching, plans, refusals, workspace
+from flycc.runtime import choice, derivatives, launching, plans, refusals, workspace
 from flycc.runtime.device import Device
 from flycc.runtime.devices import common_device, device_for
 from flycc.runtime.gemm import differ
@@ -23,7 +23,7 @@ from flycc.runtime.library import LIBRARY
 from flycc.runtime.loading import Loaded, load
 from flycc.runtime.operands import steps
 from flycc.runtime.scaled_gemm import DTYPES, whole_pairs
-from flycc.runtime.scaled_operands import ScaledOperand, row_alignment
+from flycc.runtime.scaled_operands import ScaledOperand, other_place, row_alignment
 
 _PLANS = plans.Plans()
 LIBRARY.define(
@@ -176,9 +176,13 @@ def scaled_grouped_gemm(
         bias: [G, N], a row for each group, of `out_dtype`; or None.
         out_dtype: bfloat16, float16 or float32.
 
-    Returns a contiguous [T, N]; rows of no group are not written.
+    Returns a contiguous [T, N]; rows of no group are not written. It has no derivative: backward raises RuntimeError.
     """
     tensors = a, b, scale_a, scale_b, offsets, bias
+    if derivatives.wanted(tensors):
+        with torch.no_grad():
+            result = scaled_grouped_gemm(a, b, scale_a, scale_b, offsets, bias, out_dtype=out_dtype)
+        return derivatives.missing("flycc::scaled_grouped_gemm", result, tensors)
     if made := _PLANS.repeat(tensors, (out_dtype,)):
         return made[0]
     out, left, right = _checked(a, b, scale_a, scale_b, offsets, bias, out_dtype)
@@ -217,13 +221,15 @@ def _checked(
     out_dtype: torch.dtype,
 ) -> tuple[Tensor, ScaledOperand, ScaledOperand]:
     """The uninitialised result and the operands; all arguments are checked."""
+    if elsewhere := other_place(a=a, b=b, scale_a=scale_a, scale_b=scale_b, offsets=offsets, bias=bias):
+        _fail(elsewhere)
     operands = []
     for name, data, scale, rank in (("a", a, scale_a, 2), ("b", b, scale_b, 3)):
         if data.dim() != rank:
             _fail(f"{name} must have {rank} dimensions, got {list(data.shape)}")
-        operand = ScaledOperand.of(data, scale)
+        operand = ScaledOperand.of(name, data, scale)
         if isinstance(operand, str):
-            _fail(f"{name} {list(data.shape)} {operand}")
+            _fail(operand)
         if operand.kind != "block":
             _fail(
                 f"scale_{name} must have a byte for each block of 32 along K, got {scale.dtype} {list(scale.shape)}"

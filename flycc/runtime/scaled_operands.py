@@ -18,6 +18,8 @@ FORMATS: dict[torch.dtype, ElementFormat] = {
     torch.float8_e5m2: "e5m2",
     torch.float4_e2m1fn_x2: "e2m1",
 }
+#: Bytes between rows that every kernel reaches.
+_FAR_APART = 1 << 22
 #: What the 16 numbers of e2m1 are worth, by their bits.
 _E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0)
 
@@ -36,10 +38,10 @@ class ScaledOperand:
     scale: Tensor | None
 
     @classmethod
-    def of(cls, data: Tensor, scale: Tensor | None) -> ScaledOperand | str:
-        """Describe an operand, or say what of its scale is not accepted, or of its type."""
+    def of(cls, name: str, data: Tensor, scale: Tensor | None) -> ScaledOperand | str:
+        """Describe the operand `name` and its scale `scale_<name>`, or say in a sentence what is not accepted."""
         if data.dtype not in FORMATS:
-            return f"is {data.dtype}; {', '.join(map(str, FORMATS))} are accepted"
+            return f"{name} {list(data.shape)} is {data.dtype}; {', '.join(map(str, FORMATS))} are accepted"
         *lead, rows, inner = data.shape
         format_ = FORMATS[data.dtype]
         if scale is None:
@@ -54,8 +56,9 @@ class ScaledOperand:
                 if _may_be(scale.shape, accepted):
                     return cls(format_, data, "row" if is_bytes else "row_f32", scale.expand(*lead, rows, 1))
         return (
-            f"is scaled by {scale.dtype} {list(scale.shape)}; accepted are None, {torch.float8_e8m0fnu} "
-            f"{[*lead, rows, blocks]}, and that or {torch.float32} {[*lead, rows, 1]} or {[1] * data.dim()}"
+            f"scale_{name} is {scale.dtype} {list(scale.shape)}; of {name} {list(data.shape)} accepted are None, "
+            f"{torch.float8_e8m0fnu} {[*lead, rows, blocks]}, and that or {torch.float32} {[*lead, rows, 1]} or "
+            f"{[1] * data.dim()}"
         )
 
     @property
@@ -65,11 +68,13 @@ class ScaledOperand:
 
     def stored(self, k: int) -> Tensor:
         """uint8 [..., rows, bytes of `k`]: the elements as kernels take them, K innermost and rows that begin at even
-        addresses, with zeros after the last where `k` is more than there are. A copy where they are not like that."""
+        addresses not too far apart, with zeros after the last where `k` is more than there are. A copy where they are
+        not like that."""
         data, count = self.data.view(torch.uint8), k * ELEMENT_BITS[self.format] // 8
         inner = data.shape[-1]
         even = not any(number % 2 for number in (data.data_ptr(), *steps(data)[:-1]))
-        if even and inner == count and (data.stride(-1) == 1 or inner == 1):
+        near = steps(data)[-2] <= max(_FAR_APART, inner + 16)
+        if even and near and inner == count and (data.stride(-1) == 1 or inner == 1):
             return data
         copy = data.new_zeros(*data.shape[:-1], -(-count // 16) * 16)
         copy[..., :inner] = data
@@ -93,6 +98,15 @@ class ScaledOperand:
     def row_scales(self) -> Tensor | None:
         """[..., rows, 1] by which sums of the elements are multiplied, if they are."""
         return None if self.kind == "block" else self.scale
+
+
+def other_place(**tensors: Tensor | None) -> str | None:
+    """Which of `tensors`, by the names of an op's arguments, is not on the device of the first, in a sentence."""
+    (first, of_first), *others = [(name, tensor) for name, tensor in tensors.items() if tensor is not None]
+    for name, tensor in others:
+        if tensor.device != of_first.device:
+            return f"{name} is on {tensor.device}, {first} on {of_first.device}; all must be on one device"
+    return None
 
 
 def row_alignment(tensor: Tensor) -> int:

@@ -117,6 +117,8 @@ class MxConfig:
             self.tile.tile_m // self.tile.waves_m // MFMA_MN,
             self.tile.tile_n // self.tile.waves_n // MFMA_MN,
         )
+        if self.packed and "block" not in (problem.scale_a, problem.scale_b):
+            return Reason("scaled-gemm.config", f"{self}: there are no block scales to pack in {problem}")
         for count in blocks if self.packed else ():
             if not self.tile.ring or (count not in (1, 2) and count % 4):
                 rows = "16, 32 or multiples of 64 rows"

@@ -188,6 +188,21 @@ def test_a_product_that_is_flyccs_already() -> None:
     assert torch.equal(result, (expected.relu() + residual).bfloat16())
 
 
+@pytest.mark.filterwarnings("ignore:.*autograd kernel was not registered")
+def test_a_product_without_a_derivative_in_training() -> None:
+    """Compiling a backward pass that needs one fails, as with PyTorch's own operators; where none is needed it runs."""
+    a, b, x, y, expected = block_scaled()
+    bias = torch.zeros(N, requires_grad=True)
+
+    def function(bias: Tensor) -> Tensor:
+        return torch.ops.flycc.scaled_gemm(a, b, x, y, bias, out_dtype=torch.float32)
+
+    with pytest.raises(RuntimeError, match="derivative for flycc::scaled_gemm is not implemented"):
+        torch.compile(function, backend="flycc")(bias)
+    with torch.no_grad():
+        assert torch.equal(torch.compile(function, backend="flycc")(bias), expected.float())
+
+
 def test_activations_quantised_by_hand() -> None:
     """By OCP's rule in PyTorch's operators, as libraries do it in a graph; integers of three bits lose nothing."""
     _, b, _, y, _ = block_scaled(k=64)

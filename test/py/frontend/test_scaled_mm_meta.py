@@ -103,7 +103,25 @@ def test_wrong_sizes_are_refused(
         a, b = operand(M, K, TYPES[0]), operand(N, k_b, TYPES[2])
         scaled = [scales(*shape_a)], [MX], [scales(*shape_b)], [MX]
         with pytest.raises(ValueError, match=message):
-            rules()(a, b.t(), *scaled, None, None, [swizzle], [swizzle])
+            rules()(a, b.t(), *scaled, None, torch.bfloat16, [swizzle], [swizzle])
+
+
+def test_wrong_results_and_offsets_are_refused() -> None:
+    with FakeTensorMode():
+        a, b = operand(M, K, TYPES[0]), operand(N, K, TYPES[0])
+        scaled = [scales(M, 3)], [MX], [scales(N, 3)], [MX]
+        with pytest.raises(ValueError, match=f"bias must have {N} elements, got .{N + 1}."):
+            rules()(a, b.t(), *scaled, torch.empty(N + 1), torch.float32)
+        with pytest.raises(
+            ValueError, match=r"out_dtype of an MX product must be .*, got torch.float8_e4m3fn"
+        ):
+            rules()(a, b.t(), *scaled, None, None)
+        weights = torch.stack([b.view(torch.uint8)] * 2).view(b.dtype).transpose(1, 2)
+        for offsets in (torch.empty(2, dtype=torch.int64), torch.empty(3, dtype=torch.int32)):
+            with pytest.raises(ValueError, match=r"offs must be torch.int32 .2., got"):
+                torch.nn.functional.scaled_grouped_mm(
+                    a, weights, scales(M, 3), MX, scales(2, N, 3), MX, offs=offsets
+                )
 
 
 def test_other_recipes_and_devices_stay_pytorchs(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -37,6 +37,7 @@ def problem(**changes: Any) -> ScaledGemmProblem:
         (RING, False, {"format_b": "e2m1"}, "scaled-gemm.config"),
         (GemmConfig(32, 32, 96, staged=False), False, {}, "scaled-gemm.config"),
         (GemmConfig(32, 32, 64, staged=False), True, {}, "scaled-gemm.config"),
+        (RING, True, {"scale_a": "none", "scale_b": "row"}, "scaled-gemm.config"),
         (
             GemmConfig(256, 64, 64, 2, 2, stages_m=2, stages_n=2, schedule="ahead"),
             False,

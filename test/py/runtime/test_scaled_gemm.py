@@ -106,6 +106,17 @@ def test_strides_and_offsets(form: str) -> None:
     check(expected, form != "e5m2", a, b, scale_a, scale_b, out_dtype=torch.float32)
 
 
+def test_rows_far_apart() -> None:
+    """Further than a kernel's addresses reach."""
+    near, b = elements("e4m3", 3, 64), elements("e4m3", 7, 64)
+    step = 1 << 25
+    a = torch.empty(2 * step + 64, dtype=torch.uint8).as_strided((3, 64), (step, 1))
+    a.copy_(near.view(torch.uint8))
+    check(
+        worth(near, None) @ worth(b, None).T, True, a.view(near.dtype), b, None, None, out_dtype=torch.float32
+    )
+
+
 def test_shares_of_k() -> None:
     """So few tiles of so long a K that workgroups share it."""
     a, b = elements("e4m3", 3, 4096), elements("e4m3", 20, 4096)
@@ -186,14 +197,14 @@ def test_the_operator_is_legal() -> None:
         ({"b": elements("e4m3", 2, 8, 64)}, r"b must have 2 dimensions, got \[2, 8, 64\]"),
         (
             {"scale_a": scales(127, 127, 5, 3)},
-            r"is scaled by torch.float8_e8m0fnu \[5, 3\]; accepted are .* \[5, 2\]",
+            r"scale_a is torch.float8_e8m0fnu \[5, 3\]; of a \[5, 64\] accepted are .* \[5, 2\]",
         ),
         (
             {"scale_b": torch.ones(8, 2)},
-            r"is scaled by torch.float32 \[8, 2\]; .* torch.float32 \[8, 1\] or \[1, 1\]",
+            r"scale_b is torch.float32 \[8, 2\]; .* torch.float32 \[8, 1\] or \[1, 1\]",
         ),
-        ({"scale_b": torch.ones(8)}, r"is scaled by torch.float32 \[8\]"),
-        ({"scale_b": torch.ones(8, 1).double()}, r"is scaled by torch.float64"),
+        ({"scale_b": torch.ones(8)}, r"scale_b is torch.float32 \[8\]"),
+        ({"scale_b": torch.ones(8, 1).double()}, r"scale_b is torch.float64"),
         ({"bias": torch.ones(8)}, "bias is torch.float32; it must be that of the result, torch.bfloat16"),
         (
             {"residual": torch.ones(4, 8).bfloat16()},
@@ -215,6 +226,39 @@ def test_wrong_arguments_are_named(changed: dict[str, Any], message: str, place:
     given = {name: x.to(place) if isinstance(x, Tensor) else x for name, x in given.items()}
     with pytest.raises(RuntimeError, match=message):
         scaled_gemm(**given)
+
+
+def test_operands_on_two_devices_are_refused() -> None:
+    a, b = elements("e4m3", 5, 64), elements("e4m3", 8, 64)
+    for name in ("b", "scale_a", "bias"):
+        given = {"a": a, "b": b, "scale_a": scales(127, 127, 5, 2), "scale_b": None, "bias": torch.ones(8)}
+        given[name] = given[name].to("meta")  # type: ignore[union-attr]
+        with pytest.raises(RuntimeError, match=f"{name} is on meta, a on cpu"):
+            scaled_gemm(**given, out_dtype=torch.float32)
+
+
+@pytest.mark.filterwarnings("ignore:.*autograd kernel was not registered")
+def test_there_is_no_derivative() -> None:
+    """The product is computed; backward raises, as it does of PyTorch's own operators."""
+    a, b = elements("e4m3", 5, 64), elements("e4m3", 8, 64)
+    bias, residual = torch.randn(8, requires_grad=True), torch.randn(5, 8, requires_grad=True)
+    for addends in ((bias, None), (None, residual), (bias, residual)):
+        result = scaled_gemm(a, b, None, None, addends[0], residual=addends[1], out_dtype=torch.float32)
+        with torch.no_grad():
+            same = scaled_gemm(a, b, None, None, addends[0], residual=addends[1], out_dtype=torch.float32)
+        assert result.requires_grad
+        assert not same.requires_grad
+        assert torch.equal(result, same)
+        with pytest.raises(RuntimeError, match=r"derivative for flycc::scaled_gemm is not implemented"):
+            result.sum().backward()
+
+
+def test_row_scales_multiply_in_one_order() -> None:
+    """A's first, so that a sum of 2^18 leaves float32 for good where A's byte is 250, but not where B's is."""
+    a = torch.full((1, 64), 64.0).to(torch.float8_e4m3fn)
+    large, small = scales(250, 250, 1, 1), scales(4, 4, 1, 1)
+    for x, y, expected in ((large, small, torch.inf), (small, large, 2.0**18)):
+        check(torch.full((1, 1), expected), True, a, a, x, y, out_dtype=torch.float32)
 
 
 @pytest.mark.parametrize("form", ["e4m3", "e2m1"])

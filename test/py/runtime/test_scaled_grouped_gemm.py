@@ -121,6 +121,13 @@ def test_no_groups_write_nothing() -> None:
     assert scaled_grouped_gemm(**given).shape == (TOTAL, N)
 
 
+@pytest.mark.filterwarnings("ignore:.*autograd kernel was not registered")
+def test_there_is_no_derivative() -> None:
+    given = arguments() | {"bias": torch.zeros(GROUPS, N, dtype=torch.bfloat16, requires_grad=True)}
+    with pytest.raises(RuntimeError, match="derivative for flycc::scaled_grouped_gemm is not implemented"):
+        scaled_grouped_gemm(**given).sum().backward()
+
+
 def test_the_operator_is_legal() -> None:
     given = arguments()
     dtype = given.pop("out_dtype")
@@ -142,7 +149,7 @@ def test_the_operator_is_legal() -> None:
         ),
         (
             {"scale_b": scales(127, 127, GROUPS, N * BLOCKS)},
-            r"is scaled by torch.float8_e8m0fnu \[6, 72\]; accepted",
+            r"scale_b is torch.float8_e8m0fnu \[6, 72\]; of b",
         ),
         ({"offsets": OFFSETS.long()}, r"offsets must be torch.int32 \[6\], got torch.int64 \[6\]"),
         ({"offsets": OFFSETS[1:]}, r"offsets must be torch.int32 \[6\], got torch.int32 \[5\]"),
