@@ -161,7 +161,7 @@ def compare_mx(
     console.print(f"{result['text_bfloat16']}  (bfloat16 PyTorch)\n")
     show_ops(record)
     for sentence, count in result["layers"].items():
-        console.print(f"{count} times in {len(record.graphs)} graphs: {sentence}")
+        console.print(f"{count}x in {len(record.graphs)} graphs: {sentence}")
     said = ", ".join(repr(tokenizer.decode([token])) for token in ours.tokens)
     agree = f"{result['tokens_agree']} of {len(ours.tokens)}"
     console.print(f"\ntokens       {agree} as bfloat16 PyTorch chooses after the same text: {said}")
@@ -169,7 +169,7 @@ def compare_mx(
         f"logit error  against bfloat16 PyTorch: {result['rms_rel_logit_error']:.4f} relative RMS, largest "
         f"{result['max_rel_logit_error']:.4f} of the largest logit"
     )
-    show_times(result, record, "prefill, decode, any length")
+    show_times(result, record)
     if args.json:
         write_json(args.json, result)
     return 0
@@ -333,13 +333,19 @@ def show(result: dict[str, Any], record: Any) -> None:
     console.print(
         f"             against float32 PyTorch: flycc {to_exact['flycc']:.4f}, bfloat16 PyTorch {to_exact['eager']:.4f}"
     )
-    show_times(result, record, "prefill, decode, any length, sampling")
+    show_times(result, record, "sampling")
 
 
 def show_ops(record: Any) -> None:
     """How many ops of each family have a kernel, and why others have none."""
     rows = [
-        (name, counts["kernel"], counts["fallback"], "; ".join(counts["reasons"]))
+        # Kept with the weight: a kernel runs once for each, not in each call.
+        (
+            f"{name} (kept)" if name == "mx_weight" else name,
+            counts["kernel"],
+            counts["fallback"],
+            "; ".join(counts["reasons"]),
+        )
         for name, counts in record.families().items()
     ]
     table(
@@ -349,9 +355,12 @@ def show_ops(record: Any) -> None:
     )
 
 
-def show_times(result: dict[str, Any], record: Any, graphs: str) -> None:
-    """How long compiling the `graphs` and running them took."""
-    console.print(f"compiled     {len(record.graphs)} graphs in {result['compile_s']:.1f} s: {graphs}")
+def show_times(result: dict[str, Any], record: Any, *others: str) -> None:
+    """How long compiling the graphs of the model, in the order of a text's steps, and of `others` and running took."""
+    count, steps = len(record.graphs), ("prefill", "decode", "any length")
+    which = [*steps[: count - len(others)], *others]
+    graphs = f": {', '.join(which)}" if len(which) == count else ""  # graph breaks make more
+    console.print(f"compiled     {count} graphs in {result['compile_s']:.1f} s{graphs}")
     console.print(
         f"ran          {result['run_s']:.1f} s on the {result['device']} gfx950 (emulator time, not GPU time)"
     )

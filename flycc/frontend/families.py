@@ -34,7 +34,7 @@ FAMILIES = {
     "flycc.scaled_gemm.": "scaled_gemm",
     "flycc.scaled_grouped_gemm.": "scaled_grouped_gemm",
     "flycc.mx_quantize.": "mx_quantize",
-    "flycc.mx_weight.": "mx_quantize",
+    "flycc.mx_weight.": "mx_weight",
     "flycc.mx_dequantize.": "mx_dequantize",
     "flycc.sdpa.": "sdpa",
     "flycc.sdpa_backward.": "sdpa_backward",

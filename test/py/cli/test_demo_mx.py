@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import argparse
 import copy
+import json
 import os
+from pathlib import Path
 
 import pytest
 import torch
@@ -28,18 +31,46 @@ def quantised(model: nn.Module, mx: str) -> nn.Module:
     return made
 
 
+def small() -> nn.Module:
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(int(os.environ["FLYCC_TEST_SEED"]))
+    sizes = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 1, "vocab_size": 50}
+    heads = {"num_attention_heads": 2, "num_key_value_heads": 1, "eos_token_id": 49}
+    return LlamaForCausalLM(LlamaConfig(**sizes, **heads)).half().eval()
+
+
+class Numbers:
+    """A tokenizer."""
+
+    def decode(self, tokens: list[int], **_: object) -> str:
+        return " ".join(map(str, tokens))
+
+
+def test_the_report_is_of_what_ran(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    torch._dynamo.reset()
+    model, prompt, file = small(), torch.randint(49, (1, 5)), tmp_path / "demo.json"
+    args = argparse.Namespace(tokens=1, mx="mxfp8", prompt="?", json=str(file))
+    demo.compare_mx(args, model, Numbers(), prompt, {"mx": "mxfp8", "mx_keep": demo.MX_KEEP})
+    result = json.loads(file.read_text())
+    plain, theirs = (
+        demo.generate(run, prompt, 1, "again").logits[0] for run in (model, compiled(model, "mxfp8"))
+    )
+    assert result["rms_rel_logit_error"] == pytest.approx(relative(theirs, plain), rel=1e-6)
+    assert result["tokens_agree"] == int(plain.argmax() == theirs.argmax())
+    kernels = {name: counts["kernel"] for name, counts in result["ops"].items()}
+    assert (kernels["scaled_gemm"], kernels["mx_weight"], kernels["gemm"]) == (7, 7, 1)
+    printed = "".join(capsys.readouterr())
+    assert "compiled     1 graphs" in printed
+    assert "decode" not in printed.partition("compiled")[2]
+
+
 def test_steps_along_given_tokens() -> None:
     """Of float16, so that roundings (2^-11) are small beside what quantising changes (2^-4).
 
     They may still turn single elements over, by an element's whole step: half of what the format changes is the bound.
     """
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    seed = int(os.environ["FLYCC_TEST_SEED"])
-    torch.manual_seed(seed)
-    sizes = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 1, "vocab_size": 50}
-    heads = {"num_attention_heads": 2, "num_key_value_heads": 1, "eos_token_id": 49}
-    model = LlamaForCausalLM(LlamaConfig(**sizes, **heads)).half().eval()
+    model = small()
     prompt, along = torch.randint(49, (1, 5)), [7, 49, 3]
     runs = {
         name: demo.generate(run, prompt, 3, name, along=along)
