@@ -40,12 +40,17 @@ class Graph:
 
 @dataclass(slots=True)
 class GuardCount:
-    """How often a product's scale guard held and failed at run time, and between which bytes it saw the scales."""
+    """How often a product's scale guard held and failed at run time, and between which bytes it saw the scales.
+
+    `spread` is the widest it saw, and `missed` counts the bounds that were not kept.
+    """
 
     held: int = 0
     failed: int = 0
     a: Range | None = None
     b: Range | None = None
+    spread: int = 0
+    missed: dict[str, int] = field(default_factory=dict)
 
     def add(self, verdict: scale_guard.Verdict) -> None:
         """Count one more verdict."""
@@ -53,9 +58,16 @@ class GuardCount:
         self.failed += not verdict.holds
         self.a = verdict.a if self.a is None else self.a | verdict.a
         self.b = verdict.b if self.b is None else self.b | verdict.b
+        self.spread = max(self.spread, verdict.spread)
+        for bound in verdict.missed:
+            self.missed[bound] = self.missed.get(bound, 0) + 1
 
     def __str__(self) -> str:
-        return f"held {self.held} times, failed {self.failed} times; bytes of a in {self.a}, of b in {self.b}"
+        bounds = ", ".join(f"{bound} ({count} times)" for bound, count in self.missed.items())
+        return (
+            f"held {self.held} times, failed {self.failed} times; bytes of a in {self.a}, of b in {self.b}, "
+            f"spread {self.spread}{'; missed: ' if bounds else ''}{bounds}"
+        )
 
 
 @dataclass
@@ -65,7 +77,8 @@ class Record:
     `phase_seconds` is wall time by phase of our own pipeline; `compile_seconds` is the whole of compilation, with
     Dynamo's and AOTAutograd's share. `notes` counts what kept code from larger graphs or better ops: Dynamo's graph
     breaks, and loops over experts that stay loops. `device` is the name of the device that CPU tensors' kernels run
-    on. `scale_guards` are the verdicts of guards by the name of the product's node.
+    on. `scale_guards` are the verdicts of guards by where the product is, as in "graph 0, mm"; graphs that were
+    compiled before are not numbered among those recorded.
     """
 
     device: str
@@ -75,6 +88,14 @@ class Record:
     scale_guards: dict[str, GuardCount] = field(default_factory=lambda: defaultdict(GuardCount))
     phase_seconds: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     compile_seconds: float = 0.0
+
+    def where(self, product: str) -> str:
+        """Where a guarded product is, given its graph's number in this process and its node's name."""
+        number, _, node = product.rpartition(".")
+        for index, graph in enumerate(self.graphs):
+            if str(graph.report.number) == number:
+                return f"graph {index}, {node}"
+        return f"a graph compiled before, {product}"
 
     def families(self) -> dict[str, dict[str, Any]]:
         """{family: {kernel, fallback, reasons}} over all graphs, in alphabetical order, "other" last."""
@@ -150,7 +171,7 @@ def collect() -> Iterator[Record]:
         record.launch_refusals[reason] = record.launch_refusals.get(reason, 0) + 1
 
     def on_verdict(verdict: scale_guard.Verdict) -> None:
-        record.scale_guards[verdict.product].add(verdict)
+        record.scale_guards[record.where(verdict.product)].add(verdict)
 
     callback_handler.register_start_callback(on_start)
     callback_handler.register_end_callback(on_end)

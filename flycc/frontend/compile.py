@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -21,6 +22,8 @@ from flycc.passes.pipeline import run_pipeline
 from flycc.passes.place_scales import MODE_ATTR
 from flycc.passes.torch_ir import nested_ops, node_name
 
+_numbers = itertools.count()
+
 
 def compile_graph(
     gm: GraphModule,
@@ -37,6 +40,7 @@ def compile_graph(
     protocol: all that is needed is in the metadata. `serve` says why a kernel cannot serve a matched op whose
     tensors are on a device, or None if it can. `relaxed_scales` says that block scales may be moved without a proof.
     """
+    number = next(_numbers)
     try:
         apart: dict[str, Reason] = {}
         unpacked = find_unpacked(gm)
@@ -47,12 +51,14 @@ def compile_graph(
             _stamp(module, unpacked)
             keep_apart(module, apart.keys())
             run_pipeline(module)
-            rebuilt, matches = rebuild_graph(gm, module, serve)
+            rebuilt, matches = rebuild_graph(gm, module, serve, number)
             # A product whose epilogue no kernel can take is served without.
             refused = [match for match in matches if match.reason is not None and match.fused]
             if not refused:
                 fuse_quantised_norms(rebuilt, serve)
-                return rebuilt, report_graph(gm, matches, {**pass_refusals(module), **apart})
+                report = report_graph(gm, matches, {**pass_refusals(module), **apart})
+                report.number = number
+                return rebuilt, report
             for match in refused:
                 sentence = f"fused into {match.node}, no kernel serves it: {match.reason}"
                 apart |= dict.fromkeys(match.fused, Reason("epilogue.unserved", sentence))

@@ -70,11 +70,13 @@ class Match:
     placement: str = ""
 
 
-def rebuild_graph(gm: GraphModule, module: Module, serve: Serve) -> tuple[GraphModule, list[Match]]:
+def rebuild_graph(
+    gm: GraphModule, module: Module, serve: Serve, number: int = 0
+) -> tuple[GraphModule, list[Match]]:
     """The graph of `gm` with the matches of `module` as calls, and all matches, those refused here with reasons.
 
     `module` is `import_graph(gm)` after the passes. `serve` says why a kernel cannot serve a problem. `gm`
-    itself is only read. Raises Inconsistent.
+    itself is only read. `number` is what guards know the graph by. Raises Inconsistent.
     """
     graph = copy.deepcopy(gm.graph)
     rebuilding = _Rebuilding(list(gm.graph.nodes), list(graph.nodes))
@@ -84,7 +86,7 @@ def rebuild_graph(gm: GraphModule, module: Module, serve: Serve) -> tuple[GraphM
         if op.parent is not None and isinstance(op.parent.opview, VersionedOp):
             continue  # served with the whole
         if isinstance(view, VersionedOp):
-            matches.append(_rebuild_versioned(rebuilding, view, serve))
+            matches.append(_rebuild_versioned(rebuilding, view, serve, number))
         elif isinstance(view, Flycc.Operation) and not isinstance(view, ScaleGuardOp):
             matches.append(_rebuild(rebuilding, view, serve))
         elif isinstance(view, func.ReturnOp):
@@ -116,7 +118,7 @@ def _rebuild(rebuilding: _Rebuilding, op: OpView, serve: Serve) -> Match:
     return Match(called(op), family, str(posed), face, consumed, reason, fused, placement)
 
 
-def _rebuild_versioned(rebuilding: _Rebuilding, op: VersionedOp, serve: Serve) -> Match:
+def _rebuild_versioned(rebuilding: _Rebuilding, op: VersionedOp, serve: Serve, number: int) -> Match:
     """Replaces what is written by both forms of it, or by that form alone that a kernel serves."""
     operation = op.operation
     guarded, written = form(op.guarded), form(op.written)
@@ -127,7 +129,7 @@ def _rebuild_versioned(rebuilding: _Rebuilding, op: VersionedOp, serve: Serve) -
     reason = rebuilding.refusal(op, consumed) or serve(posed, device)
     if reason is not None:
         return replace(_rebuild(rebuilding, written, serve), placement=f"as written: {reason.sentence}")
-    rebuilding.replace_versioned(op, consumed, face, serve(problem(written), device) is None)
+    rebuilding.replace_versioned(op, consumed, f"{number}.{face}", serve(problem(written), device) is None)
     family = FAMILY_OF_PROBLEM[type(posed)]
     placement = _placement(operation)
     return Match(called(guarded), family, str(posed), face, consumed, placement=placement)

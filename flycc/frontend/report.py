@@ -54,12 +54,13 @@ class Report:
 
     Those in the bodies of a higher-order op count as the graph's, in the op's place. `others` counts, by
     target, the ops that compute something and that no kernel family covers; views and arithmetic on sizes
-    compute nothing.
+    compute nothing. `number` is the graph's among all that this process compiled.
     """
 
     nodes: list[Candidate] = field(default_factory=list)
     others: dict[str, int] = field(default_factory=dict)
     failure: Reason | None = None
+    number: int | None = None
 
     def refused(self) -> list[Reason]:
         """Why ops that kernels are for stay on PyTorch; what only looks like such an op is not refused."""

@@ -20,12 +20,19 @@ LIBRARY.define("scale_guard(Tensor? a, Tensor? b, int[] bounds, int[] blocks, st
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What a guard found: for which product of a graph, whether it holds, and the ranges of scale bytes it saw."""
+    """What a guard found for a product of a graph: ranges of scale bytes, how far those of a result spread, and
+    which bounds that missed."""
 
     product: str
-    holds: bool
     a: Range
     b: Range
+    spread: int
+    missed: tuple[str, ...] = ()
+
+    @property
+    def holds(self) -> bool:
+        """Whether all bounds are kept."""
+        return not self.missed
 
 
 _listeners: list[Callable[[Verdict], None]] = []
@@ -54,14 +61,15 @@ def scale_guard(
             whose bytes count as 127.
         bounds: the fields of `flycc.scales.guards.Bounds`.
         blocks: of a and of b, how many scales in a row belong to one result; 0 is not known.
-        product: the name that verdicts are counted by.
+        product: what verdicts are counted by: the number of the graph, a dot, and the name of the product's node.
 
     Ranges that a GPU computes are waited for.
     """
     _checked(a, b, bounds, blocks)
     (range_a, spread_a), (range_b, spread_b) = map(_extent, (a, b), blocks)
-    holds = Bounds(*bounds).holds(range_a, range_b, spread_a + spread_b)
-    verdict = Verdict(product, holds, range_a, range_b)
+    spread = spread_a + spread_b
+    missed = Bounds(*bounds).missed(range_a, range_b, spread)
+    verdict = Verdict(product, range_a, range_b, spread, missed)
     for listener in list(_listeners):
         listener(verdict)
     return torch.tensor(verdict.holds)

@@ -58,16 +58,21 @@ class Bounds:
 
     def holds(self, a: Range, b: Range, spread: int | None = None) -> bool:
         """Whether all bytes of two ranges are within; `spread` as far as more is known of it than the ranges say."""
-        wide = (a.hi - a.lo) + (b.hi - b.lo)
-        return (
-            self.a_min <= a.lo
-            and a.hi <= self.a_max
-            and self.b_min <= b.lo
-            and b.hi <= self.b_max
-            and self.sum_min <= a.lo + b.lo
-            and a.hi + b.hi <= self.sum_max
-            and (wide if spread is None else spread) <= self.spread
-        )
+        return not self.missed(a, b, spread)
+
+    def missed(self, a: Range, b: Range, spread: int | None = None) -> tuple[str, ...]:
+        """Which bounds two ranges are not within, as in `a >= 2`; see `holds`."""
+        wide = (a.hi - a.lo) + (b.hi - b.lo) if spread is None else spread
+        within = {
+            f"a >= {self.a_min}": self.a_min <= a.lo,
+            f"a <= {self.a_max}": a.hi <= self.a_max,
+            f"b >= {self.b_min}": self.b_min <= b.lo,
+            f"b <= {self.b_max}": b.hi <= self.b_max,
+            f"a + b >= {self.sum_min}": self.sum_min <= a.lo + b.lo,
+            f"a + b <= {self.sum_max}": a.hi + b.hi <= self.sum_max,
+            f"spread <= {self.spread}": wide <= self.spread,
+        }
+        return tuple(bound for bound, held in within.items() if not held)
 
     @property
     def satisfiable(self) -> bool:

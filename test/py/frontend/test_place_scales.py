@@ -19,6 +19,7 @@ BF16, F16, F32 = torch.bfloat16, torch.float16, torch.float32
 MX, PLAIN = F.ScalingType.BlockWise1x32, F.SwizzleType.NO_SWIZZLE
 E8M0, E4M3 = torch.float8_e8m0fnu, torch.float8_e4m3fn
 K = 96
+HELD, FAILED = (1, 0), (0, 1)  # how often a guard held and failed
 Side = tuple[Tensor, Tensor]
 
 
@@ -98,6 +99,10 @@ def test_far_scales_are_multiplied_as_written() -> None:
     assert (count.held, count.failed) == (0, 1)
     assert count.a is not None
     assert (count.a.lo, count.a.hi) == (100, 150)
+    assert count.spread >= 50
+    assert count.missed == {"spread <= 10": 1}
+    assert "missed: spread <= 10 (1 times)" in str(count)
+    assert record.to_json()["scale_guards"]["graph 0, mm"]["missed"] == {"spread <= 10": 1}
     exact = mx(a, torch.float32).double() @ mx(b, torch.float32).double().T
     assert (
         (result - exact).abs()
@@ -119,6 +124,24 @@ def test_one_graph_takes_either_form() -> None:
     [count] = record.scale_guards.values()
     assert (count.held, count.failed) == (2, 1)
     assert len(record.graphs) == 1
+
+
+def test_verdicts_are_counted_by_graph() -> None:
+    """Nodes of two graphs have the same names."""
+    a, near, far = fp4(5), fp4(16), fp4(16)
+    far[1].view(torch.uint8)[0, :2] = torch.tensor([100, 150], dtype=torch.uint8)
+
+    def product(a: Side, b: Side, c: Side) -> tuple[Tensor, Tensor]:
+        first = F.linear(mx(a), mx(b))
+        torch._dynamo.graph_break()
+        return first, F.linear(mx(a), mx(c))
+
+    step = torch.compile(product, backend="flycc")
+    for names in (["graph 0, mm", "graph 1, mm"], ["a graph compiled before", "a graph compiled before"]):
+        with flycc.record.collect() as record:
+            step(a, near, far)
+        assert all(found.startswith(name) for found, name in zip(record.scale_guards, names, strict=True))
+        assert [(count.held, count.failed) for count in record.scale_guards.values()] == [HELD, FAILED]
 
 
 def test_rows_of_a_weight_may_lie_far_apart() -> None:
@@ -364,9 +387,6 @@ def ran(fn: Callable[..., Tensor], *inputs: Any) -> tuple[Tensor, tuple[int, int
 
 def with_bytes(side: Side, byte: int, columns: int = K // 32) -> Side:
     return side[0], torch.full((*side[1].shape[:-1], columns), byte, dtype=torch.uint8).view(E8M0)
-
-
-HELD, FAILED = (1, 0), (0, 1)
 
 
 @pytest.mark.parametrize(

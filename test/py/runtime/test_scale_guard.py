@@ -64,7 +64,8 @@ def test_listeners_hear_of_verdicts_while_they_listen() -> None:
     with scale_guard.listening(seen.append):
         guard(span(1, 255), span(3, 5), Bounds(a_max=0), "mm_1")
     guard(span(1), span(3), Bounds())
-    assert seen == [scale_guard.Verdict("mm_1", False, Range(1, 1, True), Range(3, 5))]
+    assert seen == [scale_guard.Verdict("mm_1", Range(1, 1, True), Range(3, 5), 2, ("a <= 0",))]
+    assert not seen[0].holds
 
 
 def test_range_is_that_of_the_theory() -> None:
