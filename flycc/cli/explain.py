@@ -25,6 +25,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--fallback", choices=("eager", "inductor"), default="eager", help="who runs the other ops"
     )
+    parser.add_argument(
+        "--mx", choices=("mxfp8", "mxfp4"), help="as option mx: run linear layers in this format"
+    )
+    parser.add_argument(
+        "--scale-placement",
+        choices=("exact", "relaxed"),
+        default="exact",
+        help="as the option: whether block scales may be moved without a proof",
+    )
     parser.add_argument("--strict", action="store_true", help="fail where an op is left to PyTorch")
     parser.add_argument(
         "--json", metavar="FILE", help="also write the table as JSON ('-': standard output alone)"
@@ -34,7 +43,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Compile the subject once and print what became of every candidate op."""
     fn, inputs = example(args.subject)
-    record = explained(args.subject, fn, inputs, fallback=args.fallback, strict=args.strict)
+    options = {name: getattr(args, name) for name in ("fallback", "strict", "mx", "scale_placement")}
+    record = explained(args.subject, fn, inputs, **options)
     if args.json:
         write_json(args.json, record.to_json())
     if args.json != "-":

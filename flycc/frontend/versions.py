@@ -84,6 +84,11 @@ def _emit(value: Value, made: OpView, graph: Graph, outer: Outer) -> Node:
     return found
 
 
+#: Operators that only see a tensor's bytes in another way, where both types are of one byte.
+_SAME_BYTES = (torch.ops.aten.view.dtype, torch.ops.aten.detach.default, torch.ops.aten.alias.default)
+_BYTES = (torch.uint8, torch.float8_e8m0fnu)
+
+
 @dataclass
 class _Body:
     """The graph of one body. `copied` are nodes of the outer graph that it has copies of; it captures all others."""
@@ -135,9 +140,15 @@ def _guard(guard: ScaleGuardOp, graph: Graph, outer: Outer, product: str) -> Nod
 def _range(scales: Node, graph: Graph) -> Node:
     """The range of E8M0 scales: what the quantiser that wrote them has found, or what is asked now.
 
-    Scales that come into the graph stay scales: they may be a weight's, whose range the guard keeps.
+    Scales that come into the graph stay scales: they may be a weight's, whose range the guard keeps. So do bytes that
+    the graph views as scales, as the view is another tensor at each call.
     """
-    if scales.meta["val"].dtype == torch.int32 or scales.op in ("placeholder", "get_attr"):
+    seen = scales
+    while seen.target in _SAME_BYTES and seen.all_input_nodes[0].meta["val"].dtype in _BYTES:
+        [seen] = seen.all_input_nodes
+    if seen.op in ("placeholder", "get_attr"):
+        return seen
+    if scales.meta["val"].dtype == torch.int32:
         return scales
     source = scales.args[0] if scales.target is operator.getitem else None
     target = source.target if isinstance(source, Node) else None

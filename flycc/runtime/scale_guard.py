@@ -56,9 +56,9 @@ def scale_guard(
     """Whether the scales of a and b are within `bounds`: a bool tensor [] in the CPU's memory, where it is asked.
 
     Args:
-        a, b: a range, int32 [3] as `flycc::scale_range` has it; or a weight's scales, float8_e8m0fnu [...], whose
-            range is read once and kept until they are written to (see `Kept`); or None for an operand without scales,
-            whose bytes count as 127.
+        a, b: a range, int32 [3] as `flycc::scale_range` has it; or a weight's scales, float8_e8m0fnu [...] or
+            the same bytes as uint8, whose range is read once and kept until they are written to (see `Kept`); or None
+            for an operand without scales, whose bytes count as 127.
         bounds: the fields of `flycc.scales.guards.Bounds`.
         blocks: of a and of b, how many scales in a row belong to one result; 0 is not known.
         product: what verdicts are counted by: the number of the graph, a dot, and the name of the product's node.
@@ -86,7 +86,7 @@ def _extent(scales: Tensor | None, blocks: int) -> tuple[Range, int]:
 
 
 def _extent_of_weight(scales: Tensor, blocks: int) -> tuple[Range, int]:
-    found = _numbers(torch.ops.flycc.scale_range(scales))
+    found = _numbers(torch.ops.flycc.scale_range(scales.view(torch.float8_e8m0fnu)))
     if blocks in (0, 1) or not scales.numel():
         return found, 0 if blocks == 1 else found.hi - found.lo
     rows = scales.view(torch.uint8).reshape(-1, blocks)
@@ -104,7 +104,7 @@ def _numbers(range_: Tensor) -> Range:
 
 def _checked(a: Tensor | None, b: Tensor | None, bounds: Sequence[int], blocks: Sequence[int]) -> None:
     for name, scales in (("a", a), ("b", b)):
-        if scales is None or scales.dtype == torch.float8_e8m0fnu:
+        if scales is None or scales.dtype in (torch.float8_e8m0fnu, torch.uint8):
             continue
         if scales.dtype != torch.int32 or list(scales.shape) != [3]:
             given = f"{scales.dtype} {list(scales.shape)}"

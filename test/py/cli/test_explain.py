@@ -36,6 +36,19 @@ def refused():
     return Block(), (torch.ones(2, 16),)
 """
 
+MX = """
+import torch
+import torch.nn.functional as F
+import flycc
+
+def product(data, scales):
+    wide = torch.ops.flycc.mx_dequantize(data, scales, dtype=torch.bfloat16)
+    return F.linear(wide, wide)
+
+def example():
+    return product, (torch.ones(4, 32).to(torch.float8_e4m3fn), torch.ones(4, 1).to(torch.float8_e8m0fnu))
+"""
+
 
 @pytest.fixture
 def folder(tmp_path):
@@ -56,6 +69,13 @@ def test_a_file_with_globals_siblings_and_dataclasses(folder):
     assert "flycc::gemm" in done.stdout
     assert "aten.addmm.default + aten.silu.default bf16[8]" in " ".join(done.stdout.split())
     assert json.loads((folder / "out.json").read_text())["families"]["gemm"]["kernel"] == 1
+
+
+def test_options_of_mx_are_the_backend_s(folder):
+    (folder / "mx.py").write_text(MX)
+    done = explain(f"{folder}/mx.py:example", "--scale-placement", "relaxed")
+    assert done.returncode == 0, done.stderr
+    assert "relaxed: no proof of equal bits" in " ".join(done.stdout.split())
 
 
 @pytest.mark.parametrize(

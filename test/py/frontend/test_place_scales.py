@@ -14,6 +14,7 @@ from torch.profiler import ProfilerActivity, profile
 import flycc
 import flycc.runtime.ops  # defines torch.ops.flycc.*
 from flycc.frontend.report import Candidate
+from flycc.runtime import scale_guard
 
 BF16, F16, F32 = torch.bfloat16, torch.float16, torch.float32
 MX, PLAIN = F.ScalingType.BlockWise1x32, F.SwizzleType.NO_SWIZZLE
@@ -186,6 +187,23 @@ def test_epilogues_go_with_both_forms() -> None:
     exact = mx(a, F32).double() @ mx(b, F32).double().T + bias.double()
     exact = exact.relu() + residual.double()
     assert ((result - exact).abs() <= exact.abs() * 2**-8).all()
+
+
+def test_bytes_that_are_viewed_as_scales_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    a, (elements, scale) = fp4(5), fp4(16)
+    bytes_ = scale.view(torch.uint8).clone()
+
+    def product(a: Side, elements: Tensor, bytes_: Tensor) -> Tensor:
+        return F.linear(mx(a), mx((elements, bytes_.view(E8M0))))
+
+    read: list[Tensor] = []
+    numbers = scale_guard._numbers
+    monkeypatch.setattr(scale_guard, "_numbers", lambda range_: read.append(range_) or numbers(range_))
+    _, counts, products = ran(product, a, elements, bytes_)
+    assert (counts, products) == (HELD, {"flycc::scaled_gemm"})
+    assert len(read) == 2  # once for each side, in two calls
+    bytes_[0, 0] = 1
+    assert ran(product, a, elements, bytes_)[1] == FAILED
 
 
 def test_activations_quantised_in_the_graph_say_their_range() -> None:
