@@ -8,7 +8,7 @@ are of E8M0, so that they are powers of two.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import cmp_to_key
 
@@ -66,6 +66,40 @@ def read_scales(value: ir.Value) -> Source | None:
     """Which E8M0 scales `value`, scales too, is a view or a copy of."""
     found = _factor(value)
     return found if isinstance(found, Source) and not found.types and _is_scale(found) else None
+
+
+def near_miss(value: ir.Value) -> str | None:
+    """What keeps `value`, which `read_dequantized` does not read, from it; None if it is nothing like it."""
+    op = producer(_origin(value, _STEPS.keys()))
+    name = "" if op is None else operator_name(op)
+    if op is not None and name == "flycc.mx_dequantize":
+        return f"its K is not known to be whole blocks of {BLOCK_K}"
+    if op is None or name != "aten.mul.Tensor":
+        return None
+    factors = [_origin(operand, (*_STEPS, *_REPEATS)) for operand in list(op.operands)[:2]]
+    scales = [factor for factor in factors if not _is_element(factor)]
+    if len(scales) != 1:
+        return None
+    tensor = stamped(scales[0])
+    if tensor is not None and tensor.dtype != E8M0:
+        return f"its scales are {tensor.dtype}; E8M0 is accepted"
+    return "its scales are not read as one for each block of 32 along K"
+
+
+def _origin(value: ir.Value, through: Collection[str]) -> ir.Value:
+    """What `value` is made from by operators `through`, as long as that is neither elements nor E8M0."""
+    while True:
+        op, tensor = producer(value), stamped(value)
+        scale = tensor is not None and tensor.dtype == E8M0
+        if op is None or scale or _is_element(value) or operator_name(op) not in through:
+            return value
+        value = op.operands[0]
+
+
+def _is_element(value: ir.Value) -> bool:
+    op, tensor = producer(value), stamped(value)
+    unpacked = op is not None and UNPACKED_ATTR in op.attributes
+    return unpacked or (tensor is not None and tensor.dtype in FORMATS)
 
 
 def scale_columns(view: View, rows: Extent, k: int) -> int | None:
@@ -272,3 +306,5 @@ _PRODUCTS: dict[str, Callable[[ir.Operation], _Read | None]] = {
     "aten.mul.Tensor": _multiplied,
     "flycc.mx_dequantize": _dequantized,
 }
+#: Ways to spread scales that are not read, or not in every form.
+_REPEATS = ("aten.repeat", "aten.repeat_interleave.self_int", "aten.index_select", "aten.slice.Tensor")

@@ -13,7 +13,14 @@ from flycc.dialects.scale_guard import build_scale_guard
 from flycc.dialects.scaled_gemm import FORMATS, ScaledGemmOp, build_scaled_gemm, elements
 from flycc.dialects.sizes import known
 from flycc.dialects.tensor import Dim, Dims, show, stamped
-from flycc.passes.dequantized_reading import Dequantized, Source, read_dequantized, read_scales, scale_columns
+from flycc.passes.dequantized_reading import (
+    Dequantized,
+    Source,
+    near_miss,
+    read_dequantized,
+    read_scales,
+    scale_columns,
+)
 from flycc.passes.matching import match, verify
 from flycc.passes.new_ops import new_list, new_op, tensor_type
 from flycc.passes.torch_ir import constant, nested_ops, new_constant, operator_name, producer
@@ -120,6 +127,7 @@ def _name(data: ir.Value) -> ElementFormat:
 def _place_dequantized(gemm: GemmOp, relaxed: bool) -> None:
     left, right = read_dequantized(gemm.a), read_dequantized(gemm.b)
     if left is None or right is None:
+        _note_near_miss(gemm, left, right)
         return
     a, b = _side(left, gemm.trans_a), _side(right, not gemm.trans_b)
     bounds: Bounds | None = None
@@ -157,6 +165,16 @@ def _place_dequantized(gemm: GemmOp, relaxed: bool) -> None:
         return None
 
     match(gemm.operation, "scale-placement", raise_product)
+
+
+def _note_near_miss(gemm: GemmOp, left: Dequantized | None, right: Dequantized | None) -> None:
+    """Says why operands that look like elements times scales, or stand beside such, are not taken for that."""
+    sides = {"a": (left, gemm.a), "b": (right, gemm.b)}
+    missed = {name: near_miss(value) for name, (read, value) in sides.items() if read is None}
+    near = left is not None or right is not None or any(missed.values())
+    if near:
+        why = [f"{name}: {text or 'no elements times scales'}" for name, text in missed.items()]
+        _note(gemm.operation, f"as written: {'; '.join(why)}")
 
 
 def _side(read: Dequantized, transposed: bool) -> _Side | None:

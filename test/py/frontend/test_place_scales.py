@@ -476,3 +476,42 @@ def test_another_table_is_no_e2m1(code: int, value: float) -> None:
     _, record, candidate = compiled(product, bytes_, a[1], b)
     assert candidate.kernel == "flycc::gemm"
     assert not record.scale_guards
+
+
+NEAR: list[tuple[Callable[[Side], Tensor], str]] = [
+    (
+        lambda s: s[0].to(BF16) * s[1].to(BF16).repeat(1, 32),
+        "a: its scales are not read as one for each block of 32",
+    ),
+    (lambda s: s[0].to(BF16), "a: no elements times scales"),
+]
+
+
+@pytest.mark.parametrize(("left", "note"), NEAR, ids=["repeat", "one operand"])
+def test_near_misses_say_what_they_miss(left: Callable[[Side], Tensor], note: str) -> None:
+    def product(a: Side, b: Side) -> Tensor:
+        return F.linear(left(a), mx(b))
+
+    record = flycc.explain(product, fp8(5), fp8(16))
+    [placement] = [c.placement for graph in record.graphs for c in graph.report.nodes if "mm" in c.target]
+    assert placement.startswith(f"as written: {note}"), placement
+
+
+def test_short_blocks_are_named() -> None:
+    def product(a: Side, b: Side) -> Tensor:
+        return F.linear(mx(a), mx(b))
+
+    short = [(data[:, :24].contiguous(), scale[:, :2].contiguous()) for data, scale in (fp4(5), fp4(16))]
+    record = flycc.explain(product, *short)
+    [placement] = [c.placement for graph in record.graphs for c in graph.report.nodes if "mm" in c.target]
+    why = "its K is not known to be whole blocks of 32"
+    assert placement == f"as written: a: {why}; b: {why}"
+
+
+def test_scales_of_another_type_are_named() -> None:
+    def product(a: Tensor, scale: Tensor, b: Side) -> Tensor:
+        return F.linear(a.to(BF16) * scale.to(BF16), mx(b))
+
+    record = flycc.explain(product, fp8(5)[0], torch.ones(5, 1), fp8(16))
+    [placement] = [c.placement for graph in record.graphs for c in graph.report.nodes if "mm" in c.target]
+    assert placement == "as written: a: its scales are f32; E8M0 is accepted"
