@@ -85,7 +85,7 @@ def test_every_norm_of_a_decoder_is_matched(name: str, dtype: torch.dtype) -> No
     assert residuals(recorder) == with_residual
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, pytest.param(torch.float32, marks=pytest.mark.nightly)])
 def test_every_norm_of_t5_is_matched(dtype: torch.dtype) -> None:
     config = transformers.T5Config(
         vocab_size=64, d_model=32, d_kv=8, d_ff=48, num_layers=LAYERS, num_heads=4, use_cache=False

@@ -340,6 +340,7 @@ def test_dynamic_rows_do_not_recompile() -> None:
     assert count.held == 3
 
 
+@pytest.mark.nightly
 def test_inductor_takes_both_forms() -> None:
     b = fp4(16)
 
