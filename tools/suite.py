@@ -29,7 +29,7 @@ def link_tree() -> None:
     wanted = {entry.name: entry for entry in (ROOT / "flycc").iterdir() if entry.name != "__pycache__"}
     wanted |= {name: ROOT / name for name in MAPPED}
     for link in package.iterdir():
-        if link.name not in wanted:
+        if link.is_symlink() and link.name not in wanted:
             link.unlink()
     for name, target in wanted.items():
         if not (package / name).is_symlink():
