@@ -12,6 +12,7 @@ from flycc.contracts.reason import Reason
 from flycc.contracts.rms_norm import RmsNormBackwardProblem, RmsNormProblem
 from flycc.contracts.scaled_gemm import ScaledGemmProblem
 from flycc.contracts.scaled_grouped_gemm import ScaledGroupedGemmProblem
+from flycc.contracts.sdpa import SdpaBackwardProblem, SdpaProblem
 from flycc.contracts.topk import TopkProblem
 
 #: What an op of the flycc dialect asks of a kernel.
@@ -25,6 +26,8 @@ Problem = (
     | ScaleRangeProblem
     | ScaledGemmProblem
     | ScaledGroupedGemmProblem
+    | SdpaBackwardProblem
+    | SdpaProblem
     | TopkProblem
 )
 
@@ -42,6 +45,8 @@ __all__ = [
     "ScaleRangeProblem",
     "ScaledGemmProblem",
     "ScaledGroupedGemmProblem",
+    "SdpaBackwardProblem",
+    "SdpaProblem",
     "TopkProblem",
     "flycc_error_in",
 ]
