@@ -32,12 +32,12 @@ class SdpaProblem:
 
     Q is [batch, heads, queries, head_dim], K [batch, kv_heads, keys, head_dim], V [batch, kv_heads, keys, value_dim],
     out [batch, heads, queries, value_dim]; the mask is broadcastable to [batch, heads, queries, keys]. Scores and sums
-    are float32; p is rounded to `dtype` before the product with V, out once more. A query that sees no key has 0 in out.
-    `scale`, `lower`, `upper`, the cap, slopes (float32 [heads]), documents (int32 [batch, queries] and [batch, keys]) and
-    what dropout takes are known at run time; causal attention as PyTorch defines it has upper = 0, that which ends with
-    the last query and key upper = keys - queries. `lse` says that the kernel also returns ln(sum_j exp(t)), float32
-    [batch, heads, queries], -inf where no key is seen. Rows of Q, K and V begin at multiples of 16 bytes; `align_out` is
-    the largest power of two, at most 16, that divides the byte address of every row of out.
+    are float32; p is rounded to `dtype` before the product with V, out once more. A query that sees no key has 0 in
+    out. `scale`, `lower`, `upper`, the cap, slopes (float32 [heads]), documents (int32 [batch, queries] and [batch,
+    keys]) and what dropout takes are known at run time; causal attention as PyTorch defines it has upper = 0, that
+    which ends with the last query and key upper = keys - queries. `lse` says that the kernel also returns
+    ln(sum_j exp(t)), float32 [batch, heads, queries], -inf where no key is seen. Rows of Q, K and V begin at multiples
+    of 16 bytes; `align_out` is the largest power of two, at most 16, that divides the byte address of every row of out.
     """
 
     dtype: SdpaDtype
@@ -78,7 +78,7 @@ class SdpaBackwardProblem:
     With p from the scores and lse, dP = dO V^T (times 0 or 1 / (1 - dropout_p) with dropout) and
     delta[b, h, i] = sum_d dO * out: dS = p * (dP - delta), through the softcap, rounded to `dtype`;
     dV = p^T dO, dQ = scale * dS K, dK = scale * dS^T Q, summed in float32 over the heads of a group and rounded once.
-    Rows of dO begin at multiples of 16 bytes, as those of Q, K and V; `align_out` of `forward` is that of the gradients.
+    Rows of dO begin at multiples of 16 bytes, as those of Q, K and V; the gradients have `align_out` of `forward`.
     """
 
     forward: SdpaProblem
