@@ -110,6 +110,10 @@ class Mask:
             self._in_words,
             lambda: [self._neighbours(buffer, offset, step) for step in groups],
             lambda: self._one_by_one(buffer, offset, along * self.size, groups),
+            [
+                fx.Vector.filled(NEIGHBOURS, 0, fx.Int32 if self.kind == "bool" else fx.Float32)
+                for _ in groups
+            ],
         )
 
     @property
@@ -145,9 +149,14 @@ class Mask:
 
 
 @flyc.jit
-def _either(condition: Any, then: Any, otherwise: Any) -> Any:
-    """What `then` gives where `condition`, which is the same in all lanes, else what `otherwise` gives."""
-    return then() if condition else otherwise()
+def _either(condition: Any, then: Any, otherwise: Any, found: Any) -> Any:
+    """What `then` gives where `condition`, which is the same in all lanes, else what `otherwise` gives: both as
+    `found`, of which only the types matter."""
+    if condition:
+        found = then()
+    else:
+        found = otherwise()
+    return found
 
 
 @dataclass(frozen=True)
