@@ -1,1 +1,50 @@
 """Attention, forward and backward, of bf16 and fp16 heads up to 512 wide."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from flycc.contracts.sdpa import SdpaBackwardProblem
+from flycc.kernels.attention.backward_config import BackwardConfig, BackwardStep, plan_backward
+from flycc.kernels.attention.backward_kernarg import BACKWARD
+from flycc.kernels.attention.backward_variant import BackwardVariant
+from flycc.kernels.common.spec import KernelSpec
+
+__all__ = ["BACKWARD", "BackwardConfig", "BackwardStep", "backward_kernel", "plan_backward"]
+
+_HERE = Path(__file__).parent
+_COMMON = tuple(
+    _HERE.parent / "common" / name
+    for name in ("arguments.py", "buffers.py", "machine.py", "reduce.py", "vectors.py", "wave.py")
+)
+_BACKWARD_SOURCES = (
+    *_COMMON,
+    _HERE.parent / "gemm" / "order.py",
+    *(
+        _HERE / name
+        for name in (
+            "backward_arguments.py",
+            "backward_config.py",
+            "backward_kernarg.py",
+            "backward_variant.py",
+            "delta.py",
+            "dropout.py",
+            "features.py",
+            "scores.py",
+        )
+    ),
+)
+
+
+def backward_kernel(problem: SdpaBackwardProblem, config: BackwardConfig) -> KernelSpec:
+    """The binary of a step of `plan_backward(problem)`; problems that differ in sizes other than head dims share it."""
+    variant = BackwardVariant.of(problem, config)
+
+    def build() -> tuple[Any, tuple[Any, ...]]:
+        from flycc.kernels.attention import delta
+
+        builders = {"delta": delta.build}
+        return builders[variant.config.what](variant)
+
+    return KernelSpec("sdpa_backward", variant.symbol, repr(variant), BACKWARD, _BACKWARD_SOURCES, build)
