@@ -30,6 +30,7 @@ PEERS = {
     "published triton": "triton",
     "published flydsl": "flydsl",
     "published aten": "aten",
+    "published hipkittens": "HK",
 }
 
 
@@ -68,22 +69,32 @@ def launch_figures(spec: KernelSpec, prediction: Prediction) -> dict[str, Any]:
     """What the model says of one launch, what the code object says of its kernel, and the seconds to compile that."""
     with tempfile.TemporaryDirectory() as folder:
         compiled = compile_kernel(spec, cache=CodeObjectCache(Path(folder)))
-    kernel = load(compiled.elf).kernels[compiled.symbol].descriptor
     return {
         "family": spec.family,
-        "kernel": compiled.symbol,
+        **kernel_figures(compiled.elf, compiled.symbol, prediction),
+        "compile_s": sum(compiled.seconds.values()),
+    }
+
+
+def kernel_figures(elf: bytes, name: str, prediction: Prediction) -> dict[str, Any]:
+    """What the model says of one launch, and what the code object says of its kernel, whoever compiled that.
+    `accumulation_vgprs` are those of `vgprs` that only MFMAs, moves and memory can name."""
+    kernel = load(elf).kernels[name].descriptor
+    return {
+        "kernel": name,
         "device_us": asdict(prediction.device_us),
         "mfma_utilisation": prediction.utilisation["mfma"],
+        "valu_utilisation": prediction.utilisation["valu"],
         "mfma_steady": steady_mfma(prediction),
         "lds_conflicts": prediction.lds_conflicts,
         "workgroups": prediction.workgroups,
         "waves_per_simd": prediction.occupancy.waves_per_simd,
         "vgprs": kernel.vgpr_count,
+        "accumulation_vgprs": max(0, kernel.vgpr_count - kernel.accum_offset),
         "sgprs": kernel.sgpr_count,
         "spilled_vgprs": kernel.spilled_vgprs,
         "spilled_sgprs": kernel.spilled_sgprs,
         "scratch_bytes": kernel.scratch_bytes,
-        "compile_s": sum(compiled.seconds.values()),
     }
 
 

@@ -33,16 +33,18 @@ def compile_kernel(
     warps: int = 4,
     *,
     aligned: Collection[str] = (),
+    large: Collection[str] = (),
     **options: int,
 ) -> Compiled:
     """Compile a @triton.jit function: types of its run-time arguments, values of the others.
 
     `aligned` names arguments that are multiples of 16, as Triton specialises on what it is called with; pointers among
-    them are of less than 2 GB. `options` are Triton's, as num_stages.
+    them are of less than 2 GB, but for those that `large` names. `options` are Triton's, as num_stages.
     """
     types = {name: signature.get(name, "constexpr") for name in function.arg_names}
     hints = {
-        (index,): [["tt.divisibility", 16]] + [["tt.pointer_range", 32]] * types[name].startswith("*")
+        (index,): [["tt.divisibility", 16]]
+        + [["tt.pointer_range", 32]] * (types[name].startswith("*") and name not in large)
         for index, name in enumerate(function.arg_names)
         if name in aligned
     }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, TypeVar
@@ -109,8 +109,13 @@ def _compiled(config: Config) -> Compiled:
     )
 
 
-def traced(compiled: Compiled, grid: tuple[int, int, int], args: list[Any]) -> Trace:
-    """What the representative workgroups of a launch execute."""
+def traced(
+    compiled: Compiled,
+    grid: tuple[int, int, int],
+    args: list[Any],
+    workgroups: Sequence[tuple[int, int, int]] | None = None,
+) -> Trace:
+    """What these workgroups of a launch execute, by default the representative ones."""
     recorder = Recorder()
     run(
         _loaded(compiled.elf),
@@ -119,7 +124,7 @@ def traced(compiled: Compiled, grid: tuple[int, int, int], args: list[Any]) -> T
         (compiled.threads, 1, 1),
         [*args, np.uint64(0), np.uint64(0)],
         dynamic_lds=compiled.lds,
-        workgroups=neighbours(grid),
+        workgroups=neighbours(grid) if workgroups is None else list(workgroups),
         observers=(recorder,),
     )
     return recorder.trace()

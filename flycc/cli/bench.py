@@ -27,6 +27,7 @@ BENCHMARKS = {
         "mx_quantize",
         "MX quantisation, back, and ranges of scales, modelled, against HBM's rate",
     ),
+    "sdpa": ("sdpa", "attention and its gradients, modelled, beside Triton's and published rates"),
     "eager_overhead": ("eager_overhead", "what eager mode adds to a call that it leaves to PyTorch"),
 }
 
