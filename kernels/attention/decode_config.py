@@ -1,0 +1,154 @@
+"""Few queries and many keys: the configurations of the kernel that shares out the keys, and its launches' sizes.
+
+A workgroup takes all queries that see one head of K and V, `group` heads of `queries` each, as the rows of one tile
+(row r is query r // group of the head r % group of the group), and a share of the keys.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from flycc.contracts import Reason
+from flycc.contracts.sdpa import MAX_HEAD_DIM, SdpaProblem
+from flycc.contracts.sizes import Size
+from flycc.kernels.common.machine import COMPUTE_UNITS, MAX_GRID_YZ, WAVE_SIZE
+
+#: Elements of a head that kernels are compiled for: what is beyond a head's own reads as zero.
+DIMS = (32, 64, 96, 128, 192, 256, 384, 512)
+#: Rows of an MFMA tile, and keys of one along which p and V are multiplied.
+MFMA_ROWS = 16
+MFMA_KEYS = 32
+#: Float32 numbers that a row has in memory or LDS beside its sums: the highest score, the sum of p, and two of padding.
+ROW_STATISTICS = 4
+#: The most workgroups that share the keys of a tile: one lane of four waves each, when they are put together.
+MAX_SPLITS = 256
+#: Waves that put them together.
+COMBINE_WAVES = 4
+#: Rows times elements of a value: sums that a lane of a wave has room for, and a workgroup's LDS.
+_MOST_SUMS = 8192
+_WAVES = 4
+#: Bytes of K and V that a wave has on the way.
+_STEP_BYTES = 16 * 1024
+#: Workgroups that a compute unit is to have.
+_PER_UNIT = 2
+#: The fewest steps of a wave that are worth a workgroup.
+_LEAST_STEPS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeConfig:
+    """`head` and `value` are elements (`DIMS`) of Q, K and of V, `rows` those of a tile.
+
+    Each of `waves` takes every `waves`-th step of `step` keys. With `split` workgroups leave sums in memory, else one
+    has all keys and makes the result.
+    """
+
+    head: int
+    value: int
+    rows: int
+    step: int
+    waves: int = _WAVES
+    split: bool = True
+
+    @property
+    def threads(self) -> int:
+        return self.waves * WAVE_SIZE
+
+    @property
+    def turn(self) -> int:
+        """Keys that the waves take together."""
+        return self.waves * self.step
+
+    @property
+    def row_floats(self) -> int:
+        """Float32 numbers of a row's sums and statistics."""
+        return self.value + ROW_STATISTICS
+
+    def __str__(self) -> str:
+        return f"d{self.head}_{self.value}_r{self.rows}_s{self.step}_w{self.waves}" + "_split" * self.split
+
+    def is_valid(self, problem: SdpaProblem) -> Reason | None:
+        """None if this configuration computes `problem`, else why it does not."""
+        if problem.dropout:
+            return Reason("sdpa.decode", "dropout: kernels that share out keys have none")
+        for name, size, most in (
+            ("head_dim", problem.head_dim, self.head),
+            ("value_dim", problem.value_dim, self.value),
+        ):
+            if not isinstance(size, int) or not 1 <= size <= most:
+                return Reason("sdpa.decode", f"{name} = {size}: configuration {self} takes 1 to {most}")
+        rows = tile_rows(problem)
+        if rows is None or rows > self.rows:
+            return Reason(
+                "sdpa.decode", f"{rows} queries of a head of K: configuration {self} takes {self.rows}"
+            )
+        for name, size in (("batch", problem.batch), ("kv_heads", problem.kv_heads)):
+            if isinstance(size, int) and size > MAX_GRID_YZ:
+                return Reason("sdpa.decode", f"{name} = {size}: must be at most {MAX_GRID_YZ}")
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """Which keys workgroups take: number s those from `first` + s * `share` on, before `end`."""
+
+    first: int
+    end: int
+    share: int
+
+    @property
+    def splits(self) -> int:
+        return max(1, -(-(self.end - self.first) // self.share))
+
+
+def tile_rows(problem: SdpaProblem) -> int | None:
+    """Queries of all heads that see one head of K, if that is known."""
+    sizes = problem.queries, problem.heads, problem.kv_heads
+    if not all(isinstance(size, int) for size in sizes):
+        return None
+    queries, heads, kv_heads = (int(size) for size in sizes)
+    return queries * (heads // kv_heads) if kv_heads else 0
+
+
+def dim(size: Size) -> int | None:
+    """The elements that a kernel for heads of `size` has."""
+    return next((dim for dim in DIMS if isinstance(size, int) and size <= dim), None)
+
+
+def choose_decode(problem: SdpaProblem) -> DecodeConfig | Reason:
+    """The configuration that shares out the keys of `problem`, or why none does."""
+    head, value, rows = dim(problem.head_dim), dim(problem.value_dim), tile_rows(problem)
+    if head is None or value is None:
+        given = f"head_dim = {problem.head_dim}, value_dim = {problem.value_dim}"
+        return Reason("sdpa.head-dim", f"{given}: kernels take 1 to {MAX_HEAD_DIM}")
+    most = min(64, _MOST_SUMS // value // MFMA_ROWS * MFMA_ROWS)
+    if rows is None or rows > most:
+        given = "an unknown number of" if rows is None else str(rows)
+        return Reason(
+            "sdpa.decode", f"{given} queries of a head of K: kernels that share out keys take {most}"
+        )
+    blocks = max(1, -(-rows // MFMA_ROWS))
+    step = MFMA_KEYS
+    while 2 * step * 2 * (head + value) <= _STEP_BYTES:
+        step *= 2
+    config = DecodeConfig(head, value, blocks * MFMA_ROWS, step)
+    return config.is_valid(problem) or config
+
+
+def share_out(
+    problem: SdpaProblem, config: DecodeConfig, lower: int | None = None, upper: int | None = None
+) -> Keys:
+    """The keys that some query of `problem` sees, whose sizes are known, by workgroups."""
+    batch, kv_heads, queries, keys = (
+        size if isinstance(size, int) else 0
+        for size in (problem.batch, problem.kv_heads, problem.queries, problem.keys)
+    )
+    first = 0 if lower is None else min(max(0, lower), keys) // MFMA_KEYS * MFMA_KEYS
+    end = keys if upper is None else max(0, min(keys, queries + upper))
+    count = max(0, end - first)
+    turns = max(1, -(-count // config.turn))
+    if not config.split:
+        return Keys(first, end, turns * config.turn)
+    wanted = max(1, -(-_PER_UNIT * COMPUTE_UNITS // max(1, batch * kv_heads)))
+    splits = min(wanted, MAX_SPLITS, max(1, turns // _LEAST_STEPS))
+    return Keys(first, end, -(-turns // splits) * config.turn)
