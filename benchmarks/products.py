@@ -30,7 +30,7 @@ PEERS = {
     "published triton": "triton",
     "published flydsl": "flydsl",
     "published aten": "aten",
-    "published hipkittens": "HK",
+    "published anchor": "anchor",
 }
 
 

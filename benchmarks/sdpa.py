@@ -1,7 +1,7 @@
 """Attention, forward, backward and decode: what flycc chooses, modelled, beside Triton and published rates.
 
 bf16, 16 heads of 16 sequences, fewer for wide heads so that an operand has less than 2 GB. Triton's kernels are
-compiled here and modelled in the same way, the best of a sweep of tiles. Operations are counted as everybody does:
+compiled here and modelled in the same way, the best of a few tiles. Operations are counted as everybody does:
 4 * queries * keys * dim of a head forward, 10 backward, half of that if causal, whatever a kernel repeats.
 """
 
@@ -27,7 +27,7 @@ LENGTHS = (1024, 2048, 4096, 8192, 16384)
 WAYS: tuple[Way, ...] = ("forward", "backward")
 #: Of which figures are published, and that the targets are about.
 DIM, TARGET_LENGTH = 128, 8192
-#: By pass and causality, TFLOP/s at `DIM` and `LENGTHS` of the best hand-written kernel, on an MI355X.
+#: By pass and causality, published TFLOP/s at `DIM` and `LENGTHS`, 16 heads of 16 sequences, on an MI355X.
 PUBLISHED: dict[tuple[Way, bool], Sequence[float]] = {
     ("forward", False): (953, 1148, 1228, 1283, 1304),
     ("forward", True): (634, 861, 1048, 1146, 1188),
@@ -104,7 +104,7 @@ def figure(way: Way, dim: int, length: int, causal: bool) -> dict[str, Any]:
         "triton": _triton(way, heads, dim, length, causal, flops),
     }
     rates = PUBLISHED.get((way, causal), ()) if dim == DIM else ()
-    known = {"hipkittens": flops / rates[LENGTHS.index(length)] / 1e6} if rates and length in LENGTHS else {}
+    known = {"anchor": flops / rates[LENGTHS.index(length)] / 1e6} if rates and length in LENGTHS else {}
     return _compared(row, known)
 
 
@@ -201,6 +201,11 @@ def show(figures: Mapping[str, Any]) -> None:
                 f"{name}, over {peer}: geomean {of['geomean']:.2f}, least {of['least']:.2f} of {of['shapes']}"
             )
     _show_credibility(figures["shapes"])
+    if find_spec("triton"):
+        console.print(
+            "Triton's tiles: the best of two or fewer, not a full tuning. Causal, few turns: with the imbalance of "
+            "XCDs; many turns: without, an upper bound. A jump between lengths is that."
+        )
     products.show_targets(figures["targets"])
 
 
@@ -217,7 +222,7 @@ def _rate(side: Mapping[str, Any] | None) -> str:
 
 def _show_rates(title: str, rows: Sequence[tuple[str, Mapping[str, Any]]]) -> None:
     def published(row: Mapping[str, Any]) -> str:
-        us = row["published_us"].get("hipkittens")
+        us = row["published_us"].get("anchor")
         side = row["flycc"] or row["triton"]
         return f"{side['tflops']['typical'] * side['us']['typical'] / us:.0f}" if us and side else "-"
 
@@ -279,5 +284,5 @@ def _show_credibility(rows: Iterable[Mapping[str, Any]]) -> None:
         if rates:
             console.print(
                 f"Triton forward{' causal' if causal else ''}, {DIM}: modelled {min(rates):.0f} to "
-                f"{max(rates):.0f} TFLOP/s, published {least} to {most} of an older Triton"
+                f"{max(rates):.0f} TFLOP/s, published {least} to {most}"
             )
