@@ -20,18 +20,21 @@ _COMMON = tuple(
 )
 _BACKWARD_SOURCES = (
     *_COMMON,
-    _HERE.parent / "gemm" / "order.py",
+    *(_HERE.parent / "gemm" / name for name in ("order.py", "pipeline.py")),
     *(
         _HERE / name
         for name in (
             "backward_arguments.py",
             "backward_config.py",
             "backward_kernarg.py",
+            "backward_q.py",
             "backward_variant.py",
             "delta.py",
             "dropout.py",
             "features.py",
+            "mfma.py",
             "scores.py",
+            "tiles.py",
         )
     ),
 )
@@ -42,9 +45,9 @@ def backward_kernel(problem: SdpaBackwardProblem, config: BackwardConfig) -> Ker
     variant = BackwardVariant.of(problem, config)
 
     def build() -> tuple[Any, tuple[Any, ...]]:
-        from flycc.kernels.attention import delta
+        from flycc.kernels.attention import backward_q, delta
 
-        builders = {"delta": delta.build}
+        builders = {"delta": delta.build, "dq": backward_q.build}
         return builders[variant.config.what](variant)
 
     return KernelSpec("sdpa_backward", variant.symbol, repr(variant), BACKWARD, _BACKWARD_SOURCES, build)

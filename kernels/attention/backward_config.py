@@ -122,9 +122,10 @@ def rung(size: Size) -> int | None:
 
 
 def _resident(what: What, problem: SdpaProblem, head_dim: int, value_dim: int) -> BackwardConfig:
-    """Of dK and dV, or of dQ: 8 waves of a workgroup, or 4 where that leaves compute units without one."""
+    """Of dK and dV, or of dQ: 8 waves of a workgroup; 4 where these need all registers of a SIMD each, or where 8 leave
+    compute units without a workgroup."""
     config = BackwardConfig(what, head_dim, value_dim, 8, 8 * WAVE_ROWS, _tile(what, head_dim, value_dim))
-    if _launch(config, problem).grid[0] >= COMPUTE_UNITS:
+    if max(head_dim, value_dim) <= 128 and _launch(config, problem).grid[0] >= COMPUTE_UNITS:
         return config
     return BackwardConfig(what, head_dim, value_dim, 4, 4 * WAVE_ROWS, config.tile)
 

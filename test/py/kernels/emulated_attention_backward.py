@@ -31,7 +31,7 @@ Order = Literal["bhsd", "bshd"]
 @dataclass
 class Strided:
     """[batch, heads, rows, columns] of 16 bits in memory, in that order or by rows first; rows begin at multiples of 16
-    bytes, `padding` times that further apart than they must."""
+    bytes, `padding` times that further apart than they must. Memory ends with the word of the last element."""
 
     values: Tensor
     order: Order = "bhsd"
@@ -47,9 +47,10 @@ class Strided:
         else:
             self.strides = rows * heads * row, row, heads * row
         last = sum((n - 1) * s for n, s in zip((batch, heads, rows), self.strides, strict=True))
-        room = np.full(2 * (last + columns) + 16, _FILL, np.uint8)
+        size = -(-2 * (last + columns) // 4) * 4
+        room = np.full(size + 16, _FILL, np.uint8)
         skip = -room.ctypes.data % 16
-        self.buffer = room[skip : skip + 2 * (last + columns)]
+        self.buffer = room[skip : skip + size]
         self.view[...] = self.values.contiguous().view(torch.int16).numpy()
 
     @property
