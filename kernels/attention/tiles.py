@@ -1,8 +1,8 @@
 """Tiles of rows that asynchronous loads bring to LDS, read both ways: as rows and, transposed, as columns.
 
 A tile is `rows` rows of 16-bit elements, padded to `dim`. A row is a line of chunks of 16 bytes; chunk c of row r lies
-at place c ^ key(r). With g the largest power of two, up to 16, that divides a row's chunks, a row begins at one of 16 / g
-places of a pass over all banks, by the row's lower bits; keys below g make up for the rest:
+at place c ^ key(r). With g the largest power of two, up to 16, that divides a row's chunks, a row begins at one of
+16 / g places of a pass over all banks, by the row's lower bits; keys below g make up for the rest:
 
     rows        a phase of a wave's reads has one chunk of 16 rows, which differ in r % 4 or r / 4 % 4
     columns     a phase of transposed reads has four neighbouring chunks of rows that differ in r % 4

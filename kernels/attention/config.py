@@ -1,0 +1,131 @@
+"""Configurations of the forward kernel for heads up to 256 wide, and which one a problem gets."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from flycc.contracts import Reason
+from flycc.contracts.sdpa import SdpaProblem
+from flycc.contracts.sizes import Size
+from flycc.kernels.attention.features import BAND_LIMIT
+from flycc.kernels.common.machine import COMPUTE_UNITS, LDS_BYTES, MAX_WORK_ITEMS, WAVE_SIZE
+from flycc.kernels.common.spec import Launch
+
+#: Head dims that kernels are built for: others are taken as the next one, filled up with zeros.
+RUNGS = (32, 64, 96, 128, 160, 192, 256)
+#: Queries of a wave: columns of an MFMA's results.
+WAVE_QUERIES = 32
+#: Tiles of K and of V in LDS: one that is read, two on their way.
+STAGES = 3
+#: Elements of 16 bytes.
+_CHUNK = 8
+
+
+@dataclass(frozen=True, slots=True)
+class SdpaConfig:
+    """`waves` waves of 32 queries each, and tiles of `tile` keys. Dims are rungs.
+
+    With 8 waves the second four are a phase behind the first, on the same four SIMDs.
+    """
+
+    head_dim: int
+    value_dim: int
+    waves: int = 8
+    tile: int = 64
+
+    @property
+    def threads(self) -> int:
+        """Work-items of a workgroup."""
+        return self.waves * WAVE_SIZE
+
+    @property
+    def queries(self) -> int:
+        """Of a workgroup."""
+        return self.waves * WAVE_QUERIES
+
+    @property
+    def staggered(self) -> bool:
+        """Whether the second half of the waves is a phase behind the first."""
+        return self.waves == 8
+
+    @property
+    def lds_bytes(self) -> int:
+        """Of all tiles; the loads of a tile are whole ones of all work-items."""
+        loads = sum(-(-self.tile * dim // (self.threads * _CHUNK)) for dim in (self.head_dim, self.value_dim))
+        return STAGES * loads * self.threads * 2 * _CHUNK
+
+    def __str__(self) -> str:
+        return f"d{self.head_dim}_{self.value_dim}_w{self.waves}t{self.tile}"
+
+    def is_valid(self, problem: SdpaProblem) -> Reason | None:
+        """None if this configuration computes `problem`, else why it does not."""
+        if reason := check_problem(problem):
+            return reason
+        for name in ("head_dim", "value_dim"):
+            size, most = getattr(problem, name), getattr(self, name)
+            if isinstance(size, int) and size > most:
+                return Reason("sdpa.config", f"{name} = {size}: configuration {self} takes 1 to {most}")
+        if self.lds_bytes > LDS_BYTES:
+            return Reason("sdpa.config", f"{self} takes {self.lds_bytes} bytes of LDS, there are {LDS_BYTES}")
+        return None
+
+
+def check_problem(problem: SdpaProblem) -> Reason | None:
+    """None if `problem` is one that forward kernels of some configuration compute, else why it is not."""
+    if problem.dtype not in ("bf16", "f16"):
+        return Reason("sdpa.dtype", f"dtype = {problem.dtype}: the kernels take bf16 and f16")
+    for name in ("batch", "heads", "kv_heads", "queries", "keys"):
+        size = getattr(problem, name)
+        least = 0 if name == "keys" else 1
+        if isinstance(size, int) and not least <= size <= BAND_LIMIT:
+            return Reason("sdpa.size", f"{name} = {size}: the kernels take {least} to {BAND_LIMIT}")
+    heads, kv_heads = problem.heads, problem.kv_heads
+    if isinstance(heads, int) and isinstance(kv_heads, int) and heads % kv_heads:
+        return Reason("sdpa.heads", f"heads = {heads}: must be a multiple of kv_heads = {kv_heads}")
+    return None
+
+
+def rung(size: Size) -> int | None:
+    """The head dim that a kernel for `size` is built for, None if there is none here."""
+    if not isinstance(size, int):
+        return 128
+    return next((rung for rung in RUNGS if 1 <= size <= rung), None)
+
+
+def choose(problem: SdpaProblem) -> SdpaConfig | Reason:
+    """The configuration for `problem`, or why none computes it. Sizes that are not known count as large."""
+    head_dim, value_dim = rung(problem.head_dim), rung(problem.value_dim)
+    if head_dim is None or value_dim is None:
+        given = f"head_dim = {problem.head_dim}, value_dim = {problem.value_dim}"
+        return Reason("sdpa.head-dim", f"{given}: the kernels take 1 to {RUNGS[-1]}")
+    tile = 64 if max(head_dim, value_dim) <= 192 else 32
+    config = SdpaConfig(head_dim, value_dim, 8, tile)
+    sizes = problem.queries, problem.heads, problem.batch
+    if all(isinstance(size, int) for size in sizes) and workgroups(problem, config) < COMPUTE_UNITS:
+        config = SdpaConfig(head_dim, value_dim, 4, tile)
+    return config.is_valid(problem) or config
+
+
+def workgroups(problem: SdpaProblem, config: SdpaConfig) -> int:
+    """Of the launch for `problem`, whose sizes must be known."""
+    queries, heads, batch = (
+        size if isinstance(size, int) else 1 for size in (problem.queries, problem.heads, problem.batch)
+    )
+    return -(-queries // config.queries) * heads * batch
+
+
+def launch(problem: SdpaProblem, config: SdpaConfig) -> Launch:
+    """Launch geometry for `problem`, whose sizes must all be known. Workgroups are counted along x, those of a head one
+    after another.
+
+    Raises ValueError if `config` does not compute `problem`.
+    """
+    if reason := config.is_valid(problem):
+        raise ValueError(str(reason))
+    sizes = (problem.batch, problem.heads, problem.queries, problem.keys)
+    if not all(isinstance(size, int) for size in sizes):
+        raise ValueError(f"launch: every size must be known, got {problem}")
+    count = workgroups(problem, config)
+    if count > MAX_WORK_ITEMS // config.threads:
+        raise ValueError(f"{problem}: {count} workgroups of {config} are more than a launch takes")
+    return Launch((count, 1, 1), (config.threads, 1, 1))
