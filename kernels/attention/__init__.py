@@ -5,18 +5,51 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from flycc.contracts.sdpa import SdpaBackwardProblem
+from flycc.contracts.sdpa import SdpaBackwardProblem, SdpaProblem
 from flycc.kernels.attention.backward_config import BackwardConfig, BackwardStep, plan_backward
 from flycc.kernels.attention.backward_kernarg import BACKWARD
 from flycc.kernels.attention.backward_variant import BackwardVariant
+from flycc.kernels.attention.config import SdpaConfig, choose, launch
+from flycc.kernels.attention.kernarg import FORWARD
+from flycc.kernels.attention.variant import SdpaVariant
 from flycc.kernels.common.spec import KernelSpec
 
-__all__ = ["BACKWARD", "BackwardConfig", "BackwardStep", "backward_kernel", "plan_backward"]
+__all__ = [
+    "BACKWARD",
+    "FORWARD",
+    "BackwardConfig",
+    "BackwardStep",
+    "SdpaConfig",
+    "backward_kernel",
+    "choose",
+    "kernel",
+    "launch",
+    "plan_backward",
+]
 
 _HERE = Path(__file__).parent
 _COMMON = tuple(
     _HERE.parent / "common" / name
     for name in ("arguments.py", "buffers.py", "machine.py", "reduce.py", "vectors.py", "wave.py")
+)
+_FORWARD_SOURCES = (
+    *_COMMON,
+    _HERE.parent / "gemm" / "order.py",
+    *(
+        _HERE / name
+        for name in (
+            "config.py",
+            "dropout.py",
+            "features.py",
+            "forward.py",
+            "kernarg.py",
+            "mfma.py",
+            "scores.py",
+            "softmax.py",
+            "tiles.py",
+            "variant.py",
+        )
+    ),
 )
 _BACKWARD_SOURCES = (
     *_COMMON,
@@ -38,6 +71,23 @@ _BACKWARD_SOURCES = (
         )
     ),
 )
+
+
+def kernel(problem: SdpaProblem, config: SdpaConfig) -> KernelSpec:
+    """The binary that computes `problem`; problems that differ in sizes other than head dims share it.
+
+    Raises ValueError if `config` does not compute `problem`.
+    """
+    if reason := config.is_valid(problem):
+        raise ValueError(str(reason))
+    variant = SdpaVariant.of(problem, config)
+
+    def build() -> tuple[Any, tuple[Any, ...]]:
+        from flycc.kernels.attention import forward
+
+        return forward.build(variant)
+
+    return KernelSpec("sdpa", variant.symbol, repr(variant), FORWARD, _FORWARD_SOURCES, build)
 
 
 def backward_kernel(problem: SdpaBackwardProblem, config: BackwardConfig) -> KernelSpec:

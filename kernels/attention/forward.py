@@ -1,8 +1,8 @@
 """The forward kernel in FlyDSL, for heads up to 256 wide.
 
 A workgroup has a tile of queries of one head, 32 for each wave, and walks through the keys tile by tile, from rings of
-tiles of K and V in LDS. Scores are S^T = K Q^T and sums O^T = V^T P^T, so that all of a lane's results are of one query,
-and P is an operand as it is, once rounded. A turn of a wave has two phases:
+tiles of K and V in LDS. Scores are S^T = K Q^T and sums O^T = V^T P^T, so that all of a lane's results are of one
+query, and P is an operand as it is, once rounded. A turn of a wave has two phases:
 
     vector    p of the scores of tile i
     matrix    K of tile i + 1 by Q, V of tile i by p; starts the loads of K of tile i + 3, V of tile i + 2
@@ -262,9 +262,7 @@ def build(variant: SdpaVariant) -> tuple[Any, tuple[Any, ...]]:
         masked = documents = dropout = None
         if fx.const_expr(features.mask != "none"):
             of_mask = fx.Int64(batch) * others.mask_batch + fx.Int64(head) * others.mask_head
-            masked = Mask(
-                features.mask, mask + of_mask, others.mask_query, others.mask_key, queries, keys
-            )
+            masked = Mask(features.mask, mask + of_mask, others.mask_query, others.mask_key, queries, keys)
         if fx.const_expr(features.documents):
             of_queries = query_documents + fx.Int64(batch) * fx.Int64(queries)
             of_keys = key_documents + fx.Int64(batch) * fx.Int64(keys)
@@ -293,7 +291,9 @@ def build(variant: SdpaVariant) -> tuple[Any, tuple[Any, ...]]:
         last = fx.min(first + config.queries, queries) - 1
         first_key, end_key = band.keys_of(first, last)
         start = fx.Int32(fx.Uint32(first_key) // config.tile)
-        end = fx.max(fx.Int32(fx.Uint32(fx.max(end_key, fx.Int32(0)) + (config.tile - 1)) // config.tile), start)
+        end = fx.max(
+            fx.Int32(fx.Uint32(fx.max(end_key, fx.Int32(0)) + (config.tile - 1)) // config.tile), start
+        )
         inner, outer = start, fx.min(fx.max(fx.Int32(fx.Uint32(keys) // config.tile), start), end)
         if fx.const_expr(features.upper):
             seen = fx.max(fx.min(first + sizes.upper + 1, keys), fx.Int32(0))
@@ -313,7 +313,7 @@ def build(variant: SdpaVariant) -> tuple[Any, tuple[Any, ...]]:
         products = work.products(start)
         meet(loads)
         behind = wave >= config.waves // 2
-        if fx.const_expr(config.staggered):
+        if fx.const_expr(config.staggered):  # noqa: SIM102 (one is known when the kernel is traced)
             if behind:
                 rocdl.s_barrier()
         total = [splat(fx.Float32(0.0)) for _ in range_constexpr(columns)]
@@ -325,7 +325,7 @@ def build(variant: SdpaVariant) -> tuple[Any, tuple[Any, ...]]:
             products, shift, sums, total = step(work, fx.Int32(turn), products, shift, sums, total, True)
         for turn in range(outer, end):
             products, shift, sums, total = step(work, fx.Int32(turn), products, shift, sums, total, False)
-        if fx.const_expr(config.staggered):
+        if fx.const_expr(config.staggered):  # noqa: SIM102
             if not behind:
                 rocdl.s_barrier()
         rocdl.s_waitcnt(vmcnt=0)
@@ -340,7 +340,9 @@ def build(variant: SdpaVariant) -> tuple[Any, tuple[Any, ...]]:
             for group in range_constexpr(4):
                 first_column = column * BLOCK + group * 8 + lane // BLOCK * 4
                 for i in range_constexpr(0, 4, variant.vector):
-                    some = [total[column][group * 4 + i + j] * inverse for j in range_constexpr(variant.vector)]
+                    some = [
+                        total[column][group * 4 + i + j] * inverse for j in range_constexpr(variant.vector)
+                    ]
                     exists = (query < queries) & (first_column + i < sizes.value_dim)
                     place = (lane % BLOCK * sizes.out_row + (first_column + i)) * ELEMENT_BYTES
                     store16(buffer, some, element, checked(exists, place))
