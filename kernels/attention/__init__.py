@@ -58,8 +58,10 @@ _BACKWARD_SOURCES = (
         _HERE / name
         for name in (
             "backward_arguments.py",
+            "backward_common.py",
             "backward_config.py",
             "backward_kernarg.py",
+            "backward_kv.py",
             "backward_q.py",
             "backward_variant.py",
             "delta.py",
@@ -95,9 +97,9 @@ def backward_kernel(problem: SdpaBackwardProblem, config: BackwardConfig) -> Ker
     variant = BackwardVariant.of(problem, config)
 
     def build() -> tuple[Any, tuple[Any, ...]]:
-        from flycc.kernels.attention import backward_q, delta
+        from flycc.kernels.attention import backward_kv, backward_q, delta
 
-        builders = {"delta": delta.build, "dq": backward_q.build}
+        builders = {"delta": delta.build, "dkv": backward_kv.build, "dq": backward_q.build}
         return builders[variant.config.what](variant)
 
     return KernelSpec("sdpa_backward", variant.symbol, repr(variant), BACKWARD, _BACKWARD_SOURCES, build)
