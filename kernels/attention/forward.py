@@ -192,13 +192,14 @@ def valid(fragment: fx.Vector, chunk: fx.Int32, dim: fx.Int32) -> fx.Vector:
 
 def resident(rows: Rows, lane: fx.Int32, dim: int, first: fx.Int32, ragged: bool) -> list[fx.Vector]:
     """Operands with a row in each lane, from memory: rows from `first` on, all slices of a head of `dim`."""
-    row = first + lane % BLOCK
-    buffer = bounded(rows.pointer + fx.Int64(first) * fx.Int64(rows.stride))
+    left = rows.count - first
+    own = Rows(rows.pointer + fx.Int64(first) * fx.Int64(rows.stride), rows.stride, left, rows.dim)
+    buffer = own.buffer(BLOCK)
     kind = fx.Vector.make_type(4, fx.Int32)
     found = []
     for number in range(dim // SLICE):
         chunk = 2 * number + lane // BLOCK
-        inside = (chunk * CHUNK < rows.dim) & (row < rows.count)
+        inside = (chunk * CHUNK < rows.dim) & (lane % BLOCK < left)
         offset = checked(inside, (lane % BLOCK * rows.stride + chunk * CHUNK) * ELEMENT_BYTES)
         words = fx.Vector(rocdl.raw_ptr_buffer_load(kind, buffer, offset, fx.Int32(0)))
         fragment = words.bitcast(fx.Int16)
