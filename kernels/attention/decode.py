@@ -7,14 +7,14 @@ elements of each.
 
 A wave has its own highest score and sums from the first key to the last; waves are put together once, through LDS.
 No wave waits for another until then. While a step's keys are multiplied, its values and then the next step's keys are
-on their way.
+on their way; of the widest heads, of which a lane has no room for both, a step's keys or its values.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import flydsl.compiler as flyc
@@ -29,13 +29,23 @@ from flycc.kernels.attention.decode_config import MFMA_KEYS, MFMA_ROWS, ROW_STAT
 from flycc.kernels.attention.decode_kernarg import DECODE
 from flycc.kernels.attention.decode_variant import DecodeVariant
 from flycc.kernels.attention.features import Features
-from flycc.kernels.attention.scores import Band, Beside, Documents, Mask, Place, Scores, exp2
+from flycc.kernels.attention.scores import (
+    NEIGHBOURS,
+    STEPS_16,
+    Band,
+    Beside,
+    Documents,
+    Mask,
+    Place,
+    Scores,
+    exp2,
+)
 from flycc.kernels.common import vectors
 from flycc.kernels.common.arguments import numbers, placeholders
 from flycc.kernels.common.buffers import bounded, checked
 from flycc.kernels.common.machine import OFFSET_LIMIT, WAVE_SIZE
 from flycc.kernels.common.vectors import ELEMENTS
-from flycc.kernels.common.wave import uniform
+from flycc.kernels.common.wave import anew, uniform
 
 if TYPE_CHECKING:
     Near = Any
@@ -94,11 +104,12 @@ class Tile:
         return self.variant.config.step // MFMA_KEYS
 
     def places(self, first: fx.Int32, block: int) -> list[Place]:
-        """Of the lane's products of the step at key `first`, by 32 keys: 8 of each."""
+        """Of the lane's products of the step at key `first`, four at a time."""
         key = self.lane // MFMA_ROWS * _CHUNK
         return [
-            Place(fx.Int32(0), first + pair * MFMA_KEYS, self.of_rows[block], key, True, tuple(range(_CHUNK)))
-            for pair in range(self.pairs)
+            Place(fx.Int32(0), first + i, self.of_rows[block], key, True, STEPS_16)
+            for pair in range(0, self.pairs * MFMA_KEYS, MFMA_KEYS)
+            for i in (pair, pair + NEIGHBOURS)
         ]
 
     def load_keys(self, first: fx.Int32) -> list[Any]:
@@ -129,6 +140,7 @@ class Tile:
                     place = stride * (pair * MFMA_KEYS + i)
                     kind = fx.Vector.make_type(width, fx.Int16)
                     loaded.append(fx.Vector(rocdl.raw_ptr_buffer_load(kind, buffer, offset, place)))
+                rocdl.sched_barrier(0)
         return loaded
 
     def products(self, keys: Sequence[fx.Vector]) -> list[fx.Vector]:
@@ -149,13 +161,13 @@ class Tile:
         return found
 
     def score(self, products: fx.Vector, first: fx.Int32, block: int, beside: Any) -> list[fx.Float32]:
-        """Scores in units of ln 2. One after another by 32 keys: what of all is seen would take too many registers."""
+        """Scores in units of ln 2. One after another: what of all is seen would take too many registers."""
         scores, found = self.scores[block], []
-        for pair, place in enumerate(self.places(first, block)):
-            some = fx.Vector.from_elements([products[pair * _CHUNK + i] for i in range(_CHUNK)], fx.Float32)
-            of, _ = scores.of(some, place, Beside(*beside[pair]))
+        for number, place in enumerate(self.places(first, block)):
+            some = [products[number * NEIGHBOURS + i] for i in range(NEIGHBOURS)]
+            of, _ = scores.of(fx.Vector.from_elements(some, fx.Float32), place, Beside(*beside[number]))
             of = of * scores.unit if scores.features.linear else of
-            found += [of[i] for i in range(_CHUNK)]
+            found += [of[i] for i in range(NEIGHBOURS)]
             if scores.features != Features():
                 rocdl.sched_barrier(0)
         return found
@@ -244,7 +256,7 @@ def attend(tile: Any, first: Any, turn: Any, turns: Any) -> Any:
     ]
     keys = tile.load_keys(first)
     rocdl.sched_barrier(0)
-    values = tile.load_values(first)
+    values = tile.load_values(first) if tile.variant.config.ahead else []
     rocdl.sched_barrier(0)
     for step in range(turns):
         at = first + fx.Int32(step) * turn
@@ -264,14 +276,23 @@ def attend_step(
 ) -> Any:
     """The step at key `at`, whose operands are on their way, and loads of the next: beyond `end` they touch nothing."""
     loaded, beside = keys
+    ahead = tile.variant.config.ahead
     products = tile.products(loaded)
-    keys = tile.load_keys(at + turn)
+    if ahead:
+        keys = tile.load_keys(at + turn)
+    else:
+        rocdl.sched_barrier(0)
+        values = tile.load_values(at)
     rocdl.sched_barrier(0)
     highest, total, sums, p = soften(tile, products, at, beside, highest, total, sums)
     sums = tile.add_values(values, p, sums)
-    values = tile.load_values(at + turn)
+    if ahead:
+        values = tile.load_values(at + turn)
+    else:
+        rocdl.sched_barrier(0)
+        keys = tile.load_keys(at + turn)
     rocdl.sched_barrier(0)
-    return keys, values, highest, total, sums
+    return keys, values if ahead else [], highest, total, sums
 
 
 def soften(
@@ -335,15 +356,20 @@ def build(variant: DecodeVariant) -> tuple[Any, tuple[Any, ...]]:
         column, part = lane % MFMA_ROWS, lane // MFMA_ROWS
         split, head, batch = fx.Int32(fx.block_idx.x), fx.Int32(fx.block_idx.y), fx.Int32(fx.block_idx.z)
         count = far.queries * far.group
+        first_row = fx.Int32(0)
+        if fx.const_expr(config.tiled):
+            first_row = fx.Int32(fx.Uint32(split) // fx.Uint32(far.splits))
+            split = split - first_row * far.splits
+            first_row = first_row * config.rows
         start = split * near.share
         if fx.const_expr(features.lower):
             start = start + far.first
         end = fx.min(start + near.share, near.end)
 
         def rows_of(pointer: fx.Pointer, name: str, row: fx.Int32, size: fx.Int32) -> Rows:
-            strides = [fx.Int64(getattr(near, f"{name}_{axis}")) for axis in ("batch", "head")]
+            strides = [fx.Int64(getattr(near, f"{name}_{axis}_16")) for axis in ("batch", "head")]
             skipped = fx.Int64(batch) * strides[0] + fx.Int64(head) * strides[1]
-            stride = getattr(near, f"{name}_row") * _UNIT
+            stride = getattr(near, f"{name}_row_16") * _UNIT
             return Rows(pointer + skipped * (_UNIT // _BYTES), stride, row * stride, size * _BYTES)
 
         head_dim = fx.Int32(config.head) if variant.whole_head else far.head_dim
@@ -381,7 +407,7 @@ def build(variant: DecodeVariant) -> tuple[Any, tuple[Any, ...]]:
         kind = fx.Vector.make_type(_CHUNK, fx.Int16)
         band = Band(features, far.lower, far.upper, far.queries, end)
         for block in range_constexpr(blocks):
-            row = column + block * MFMA_ROWS
+            row = column + (first_row + block * MFMA_ROWS)
             of_row = fx.Int32(fx.Uint32(row) // fx.Uint32(far.group))
             of_group = row - of_row * far.group
             exists = row < count
@@ -404,7 +430,7 @@ def build(variant: DecodeVariant) -> tuple[Any, tuple[Any, ...]]:
                 of_mask = Mask(
                     kind=features.mask,
                     pointer=mask + first_mask,
-                    query_stride=far.mask_row,
+                    query_stride=far.mask_query,
                     key_stride=far.mask_key,
                     queries=far.queries,
                     keys=far.keys,
@@ -424,7 +450,10 @@ def build(variant: DecodeVariant) -> tuple[Any, tuple[Any, ...]]:
         first_key = start + wave * config.step
         left = fx.max(end - first_key, fx.Int32(0))
         turns = fx.Int32(fx.Uint32(left + (config.turn - 1)) // config.turn)
+        # What is not needed during the loop does not keep scalar registers, of which there are few.
+        later = [anew(number) for number in (wave, split, head, batch)]
         highest, total, sums = attend(tile, first_key, fx.Int32(config.turn), turns)
+        wave, split, head, batch = (uniform(number) for number in later)
 
         lds = fx.SharedAllocator().allocate(fx.Array[fx.Float32, config.waves * config.rows * floats, 16])
         shares = lds.peek().ptr
@@ -443,7 +472,8 @@ def build(variant: DecodeVariant) -> tuple[Any, tuple[Any, ...]]:
                     at = record + (part * (4 * width) + (ROW_STATISTICS + first + i))
                     fx.ptr_store(piece.ir_value(), at)
         fx.gpu.barrier()
-        merged = merge(shares, config.waves, config.rows, config.value, thread, count)
+        merged = merge(shares, config.waves, config.rows, config.value, thread, count - first_row)
+        merged = [replace(one, row=one.row + first_row) for one in merged]
         tile_number = fx.Int64(batch * far.kv_heads + head)
         if fx.const_expr(config.split):
             place = (tile_number * fx.Int64(far.splits) + fx.Int64(split)) * fx.Int64(count)

@@ -1,12 +1,12 @@
 """Few queries and many keys: the configurations of the kernel that shares out the keys, and its launches' sizes.
 
-A workgroup takes all queries that see one head of K and V, `group` heads of `queries` each, as the rows of one tile
-(row r is query r // group of the head r % group of the group), and a share of the keys.
+Queries of all heads that see one head of K and V, `group` heads of `queries` each, are rows: row r is query r // group
+of head r % group of the group. A workgroup takes a tile of them, if possible of all, and a share of the keys.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from flycc.contracts import Reason
 from flycc.contracts.sdpa import MAX_HEAD_DIM, SdpaProblem
@@ -24,9 +24,12 @@ ROW_STATISTICS = 4
 MAX_SPLITS = 256
 #: Waves that put them together.
 COMBINE_WAVES = 4
-#: Rows times elements of a value: sums that a lane of a wave has room for, and a workgroup's LDS.
-_MOST_SUMS = 8192
-_WAVES = 4
+#: The most rows of a tile, and rows times elements of a value: what lanes have registers for, and a workgroup LDS.
+_MOST_ROWS, _MOST_SUMS = 64, 8192
+#: Elements of a head of K and of V of which a lane has room for both, and of which two waves of a SIMD have.
+_MOST_AHEAD, _MOST_OF_TWO = 512, 256
+#: Waves of a workgroup, and of one that has all keys of a tile.
+_WAVES, _WAVES_OF_ALL = 4, 8
 #: Bytes of K and V that a wave has on the way.
 _STEP_BYTES = 16 * 1024
 #: Workgroups that a compute unit is to have.
@@ -37,7 +40,7 @@ _LEAST_STEPS = 2
 
 @dataclass(frozen=True, slots=True)
 class DecodeConfig:
-    """`head` and `value` are elements (`DIMS`) of Q, K and of V, `rows` those of a tile.
+    """`head` and `value` are elements (`DIMS`) of Q, K and of V, `rows` those of a tile; `tiled`: there are several.
 
     Each of `waves` takes every `waves`-th step of `step` keys. With `split` workgroups leave sums in memory, else one
     has all keys and makes the result.
@@ -49,6 +52,7 @@ class DecodeConfig:
     step: int
     waves: int = _WAVES
     split: bool = True
+    tiled: bool = False
 
     @property
     def threads(self) -> int:
@@ -60,12 +64,21 @@ class DecodeConfig:
         return self.waves * self.step
 
     @property
+    def ahead(self) -> bool:
+        """Whether a lane has room for a step's keys and its values."""
+        return self.head + self.value <= _MOST_AHEAD
+
+    @property
     def row_floats(self) -> int:
         """Float32 numbers of a row's sums and statistics."""
         return self.value + ROW_STATISTICS
 
     def __str__(self) -> str:
-        return f"d{self.head}_{self.value}_r{self.rows}_s{self.step}_w{self.waves}" + "_split" * self.split
+        return (
+            f"d{self.head}_{self.value}_r{self.rows}_s{self.step}_w{self.waves}"
+            + "_split" * self.split
+            + "_tiled" * self.tiled
+        )
 
     def is_valid(self, problem: SdpaProblem) -> Reason | None:
         """None if this configuration computes `problem`, else why it does not."""
@@ -77,10 +90,11 @@ class DecodeConfig:
         ):
             if not isinstance(size, int) or not 1 <= size <= most:
                 return Reason("sdpa.decode", f"{name} = {size}: configuration {self} takes 1 to {most}")
-        rows = tile_rows(problem)
-        if rows is None or rows > self.rows:
+        count = rows(problem)
+        if count is None or (count > self.rows and not self.tiled):
+            given = "an unknown number of" if count is None else str(count)
             return Reason(
-                "sdpa.decode", f"{rows} queries of a head of K: configuration {self} takes {self.rows}"
+                "sdpa.decode", f"{given} queries of a head of K: configuration {self} takes {self.rows}"
             )
         for name, size in (("batch", problem.batch), ("kv_heads", problem.kv_heads)):
             if isinstance(size, int) and size > MAX_GRID_YZ:
@@ -101,7 +115,7 @@ class Keys:
         return max(1, -(-(self.end - self.first) // self.share))
 
 
-def tile_rows(problem: SdpaProblem) -> int | None:
+def rows(problem: SdpaProblem) -> int | None:
     """Queries of all heads that see one head of K, if that is known."""
     sizes = problem.queries, problem.heads, problem.kv_heads
     if not all(isinstance(size, int) for size in sizes):
@@ -116,39 +130,50 @@ def dim(size: Size) -> int | None:
 
 
 def choose_decode(problem: SdpaProblem) -> DecodeConfig | Reason:
-    """The configuration that shares out the keys of `problem`, or why none does."""
-    head, value, rows = dim(problem.head_dim), dim(problem.value_dim), tile_rows(problem)
+    """The configuration that shares out the keys of `problem`, or why none does.
+
+    It is the same for all numbers of keys from some on, and where that is not known.
+    """
+    head, value, count = dim(problem.head_dim), dim(problem.value_dim), rows(problem)
     if head is None or value is None:
         given = f"head_dim = {problem.head_dim}, value_dim = {problem.value_dim}"
         return Reason("sdpa.head-dim", f"{given}: kernels take 1 to {MAX_HEAD_DIM}")
-    most = min(64, _MOST_SUMS // value // MFMA_ROWS * MFMA_ROWS)
-    if rows is None or rows > most:
-        given = "an unknown number of" if rows is None else str(rows)
-        return Reason(
-            "sdpa.decode", f"{given} queries of a head of K: kernels that share out keys take {most}"
-        )
-    blocks = max(1, -(-rows // MFMA_ROWS))
+    most = min(_MOST_ROWS, _MOST_SUMS // value // MFMA_ROWS * MFMA_ROWS)
+    of_tile = min(most, max(1, -(-(count or 1) // MFMA_ROWS)) * MFMA_ROWS)
     step = MFMA_KEYS
     while 2 * step * 2 * (head + value) <= _STEP_BYTES:
         step *= 2
-    config = DecodeConfig(head, value, blocks * MFMA_ROWS, step)
-    return config.is_valid(problem) or config
+    config = DecodeConfig(head, value, of_tile, step, tiled=(count or 0) > of_tile)
+    if reason := config.is_valid(problem):
+        return reason
+    few = isinstance(problem.keys, int) and problem.keys <= _LEAST_STEPS * config.turn
+    if few or _wanted(problem, config) == 1:
+        fits = of_tile == MFMA_ROWS and head + value <= _MOST_OF_TWO
+        return replace(config, split=False, waves=_WAVES_OF_ALL if fits else _WAVES)
+    return config
+
+
+def tiles(problem: SdpaProblem, config: DecodeConfig) -> int:
+    """Tiles of the rows of a head of K and V, whose number is known."""
+    return max(1, -(-(rows(problem) or 0) // config.rows))
 
 
 def share_out(
     problem: SdpaProblem, config: DecodeConfig, lower: int | None = None, upper: int | None = None
 ) -> Keys:
     """The keys that some query of `problem` sees, whose sizes are known, by workgroups."""
-    batch, kv_heads, queries, keys = (
-        size if isinstance(size, int) else 0
-        for size in (problem.batch, problem.kv_heads, problem.queries, problem.keys)
-    )
+    queries, keys = (size if isinstance(size, int) else 0 for size in (problem.queries, problem.keys))
     first = 0 if lower is None else min(max(0, lower), keys) // MFMA_KEYS * MFMA_KEYS
     end = keys if upper is None else max(0, min(keys, queries + upper))
-    count = max(0, end - first)
-    turns = max(1, -(-count // config.turn))
-    if not config.split:
-        return Keys(first, end, turns * config.turn)
-    wanted = max(1, -(-_PER_UNIT * COMPUTE_UNITS // max(1, batch * kv_heads)))
-    splits = min(wanted, MAX_SPLITS, max(1, turns // _LEAST_STEPS))
+    turns = max(1, -(-max(0, end - first) // config.turn))
+    splits = 1
+    if config.split:
+        splits = min(_wanted(problem, config), MAX_SPLITS, max(1, turns // _LEAST_STEPS))
     return Keys(first, end, -(-turns // splits) * config.turn)
+
+
+def _wanted(problem: SdpaProblem, config: DecodeConfig) -> int:
+    """Shares of the keys that make workgroups enough; sizes that are not known count as 1."""
+    batch, kv_heads = (size if isinstance(size, int) else 1 for size in (problem.batch, problem.kv_heads))
+    each = max(1, batch * kv_heads * tiles(problem, config))
+    return -(-_PER_UNIT * COMPUTE_UNITS // each)

