@@ -10,21 +10,31 @@ from flycc.kernels.attention.backward_config import BackwardConfig, BackwardStep
 from flycc.kernels.attention.backward_kernarg import BACKWARD
 from flycc.kernels.attention.backward_variant import BackwardVariant
 from flycc.kernels.attention.config import SdpaConfig, choose, launch
+from flycc.kernels.attention.decode_config import DecodeConfig
+from flycc.kernels.attention.decode_host import combine_kernel, decode_kernel
+from flycc.kernels.attention.decode_kernarg import COMBINE, DECODE
 from flycc.kernels.attention.kernarg import FORWARD
+from flycc.kernels.attention.plan import ForwardStep, plan
 from flycc.kernels.attention.variant import SdpaVariant
 from flycc.kernels.common.spec import KernelSpec
 
 __all__ = [
     "BACKWARD",
+    "COMBINE",
+    "DECODE",
     "FORWARD",
     "BackwardConfig",
     "BackwardStep",
+    "DecodeConfig",
+    "ForwardStep",
     "SdpaConfig",
     "backward_kernel",
     "choose",
     "kernel",
     "launch",
+    "plan",
     "plan_backward",
+    "step_kernel",
 ]
 
 _HERE = Path(__file__).parent
@@ -90,6 +100,13 @@ def kernel(problem: SdpaProblem, config: SdpaConfig) -> KernelSpec:
         return forward.build(variant)
 
     return KernelSpec("sdpa", variant.symbol, repr(variant), FORWARD, _FORWARD_SOURCES, build)
+
+
+def step_kernel(problem: SdpaProblem, step: ForwardStep) -> KernelSpec:
+    """The binary of a step of `plan(problem)`."""
+    if isinstance(step.config, SdpaConfig):
+        return kernel(problem, step.config)
+    return (decode_kernel if step.what == "decode" else combine_kernel)(problem, step.config)
 
 
 def backward_kernel(problem: SdpaBackwardProblem, config: BackwardConfig) -> KernelSpec:

@@ -17,7 +17,7 @@ import flydsl.expr as fx
 from flydsl.expr import range_constexpr, rocdl
 from flydsl.expr.typing import T
 
-from flycc.kernels.attention.decode_config import COMBINE_WAVES, ROW_STATISTICS
+from flycc.kernels.attention.decode_config import ROW_STATISTICS
 from flycc.kernels.attention.decode_kernarg import COMBINE
 from flycc.kernels.attention.decode_variant import CombineVariant
 from flycc.kernels.attention.scores import LN_2, exp2
@@ -144,11 +144,12 @@ def base(highest: fx.Float32) -> fx.Float32:
 
 @dataclass(frozen=True)
 class Shares:
-    """A row's shares in memory, `stride` bytes apart, to a lane of one of `COMBINE_WAVES` waves.
+    """A row's shares in memory, `stride` bytes apart, to a lane of one of `waves` waves.
 
-    Wave w has in its lane i the statistics of share `COMBINE_WAVES` * i + w.
+    Wave w has in its lane i the statistics of share `waves` * i + w.
     """
 
+    waves: int
     buffer: Any
     stride: fx.Int32
     count: fx.Int32
@@ -159,12 +160,12 @@ class Shares:
     @property
     def of_wave(self) -> fx.Int32:
         """How many shares this wave has."""
-        return fx.Int32(fx.Uint32(self.count - self.wave + (COMBINE_WAVES - 1)) // COMBINE_WAVES)
+        return fx.Int32(fx.Uint32(self.count - self.wave + (self.waves - 1)) // self.waves)
 
     def statistics(self) -> tuple[fx.Float32, fx.Float32]:
         """The highest score and the sum of p of the lane's share, -inf and 0 where there is none."""
         exists = self.lane < self.of_wave
-        place = checked(exists, (self.lane * COMBINE_WAVES + self.wave) * self.stride)
+        place = checked(exists, (self.lane * self.waves + self.wave) * self.stride)
         pair = vectors.load(self.buffer, fx.Float32, 2, place)
         return exists.select(pair[0], fx.Float32(-math.inf)), pair[1]
 
@@ -172,7 +173,7 @@ class Shares:
         """The lane's `WIDTH` sums, in pass `number`, of the wave's share `first`."""
         column = self.lane * WIDTH + number * WAVE_SIZE * WIDTH
         exists = (first < self.of_wave) & (column < self.value)
-        share = fx.Int32(first * COMBINE_WAVES + self.wave)
+        share = fx.Int32(first * self.waves + self.wave)
         place = share * self.stride + (column + ROW_STATISTICS) * 4
         return vectors.load(self.buffer, fx.Float32, WIDTH, checked(exists, place))
 
@@ -222,7 +223,13 @@ def build(variant: CombineVariant) -> tuple[Any, tuple[Any, ...]]:
         tile = fx.Int64(batch * sizes.kv_heads + head)
         first = tile * fx.Int64(sizes.splits * rows) + fx.Int64(row)
         shares = Shares(
-            bounded(partial + first * floats), rows * (floats * 4), sizes.splits, wave, lane, value
+            variant.waves,
+            bounded(partial + first * floats),
+            rows * (floats * 4),
+            sizes.splits,
+            wave,
+            lane,
+            value,
         )
         highest, total = shares.statistics()
         most = over_wave(fx.max, highest)
@@ -230,7 +237,7 @@ def build(variant: CombineVariant) -> tuple[Any, tuple[Any, ...]]:
         sums = weighted(shares, weight)
         total = over_wave(lambda a, b: a + b, total * weight)
 
-        lds = fx.SharedAllocator().allocate(fx.Array[fx.Float32, COMBINE_WAVES * floats, 16]).peek().ptr
+        lds = fx.SharedAllocator().allocate(fx.Array[fx.Float32, variant.waves * floats, 16]).peek().ptr
         record = lds + wave * floats
         if lane == 0:
             fx.ptr_store(fx.Vector.from_elements([most, total], fx.Float32).ir_value(), record)
@@ -251,7 +258,7 @@ def build(variant: CombineVariant) -> tuple[Any, tuple[Any, ...]]:
             vector=variant.vector,
             element=element,
         )
-        for merged in merge(lds, COMBINE_WAVES, 1, value, thread, fx.Int32(1)):
+        for merged in merge(lds, variant.waves, 1, value, thread, fx.Int32(1)):
             output.store(replace(merged, row=row))
 
     @flyc.jit
@@ -267,7 +274,7 @@ def build(variant: CombineVariant) -> tuple[Any, tuple[Any, ...]]:
         stream: fx.Stream = fx.Stream(None),  # noqa: B008 (FlyDSL's spelling of the default stream)
     ) -> None:
         sdpa_combine(partial, sizes, out, lse, strides).launch(
-            grid=(rows, kv_heads, batch), block=(COMBINE_WAVES * WAVE_SIZE, 1, 1), stream=stream
+            grid=(rows, kv_heads, batch), block=(variant.waves * WAVE_SIZE, 1, 1), stream=stream
         )
 
     elements = {"partial": fx.Float32, "out": element, "lse": fx.Float32}

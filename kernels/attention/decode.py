@@ -455,7 +455,7 @@ def build(variant: DecodeVariant) -> tuple[Any, tuple[Any, ...]]:
         highest, total, sums = attend(tile, first_key, fx.Int32(config.turn), turns)
         wave, split, head, batch = (uniform(number) for number in later)
 
-        lds = fx.SharedAllocator().allocate(fx.Array[fx.Float32, config.waves * config.rows * floats, 16])
+        lds = fx.SharedAllocator().allocate(fx.Array[fx.Float32, config.lds_bytes // 4, 16])
         shares = lds.peek().ptr
         for block in range_constexpr(blocks):
             record = shares + ((wave * config.rows + block * MFMA_ROWS + column) * floats)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from flycc.contracts import Reason
 from flycc.contracts.sdpa import MAX_HEAD_DIM, SdpaProblem
 from flycc.contracts.sizes import Size
-from flycc.kernels.common.machine import COMPUTE_UNITS, MAX_GRID_YZ, WAVE_SIZE
+from flycc.kernels.common.machine import COMPUTE_UNITS, LDS_BYTES, MAX_GRID_YZ, WAVE_SIZE
 
 #: Elements of a head that kernels are compiled for: what is beyond a head's own reads as zero.
 DIMS = (32, 64, 96, 128, 192, 256, 384, 512)
@@ -20,10 +20,10 @@ MFMA_ROWS = 16
 MFMA_KEYS = 32
 #: Float32 numbers that a row has in memory or LDS beside its sums: the highest score, the sum of p, and two of padding.
 ROW_STATISTICS = 4
-#: The most workgroups that share the keys of a tile: one lane of four waves each, when they are put together.
-MAX_SPLITS = 256
-#: Waves that put them together.
-COMBINE_WAVES = 4
+#: Waves that put the shares of a row together where rows are few, else one does; each lane has a share.
+_COMBINE_WAVES, _FEW_ROWS = 4, 2048
+#: The most workgroups that share the keys of a tile.
+MAX_SPLITS = _COMBINE_WAVES * WAVE_SIZE
 #: The most rows of a tile, and rows times elements of a value: what lanes have registers for, and a workgroup LDS.
 _MOST_ROWS, _MOST_SUMS = 64, 8192
 #: Elements of a head of K and of V of which a lane has room for both, and of which two waves of a SIMD have.
@@ -32,7 +32,7 @@ _MOST_AHEAD, _MOST_OF_TWO = 512, 256
 _WAVES, _WAVES_OF_ALL = 4, 8
 #: Bytes of K and V that a wave has on the way.
 _STEP_BYTES = 16 * 1024
-#: Workgroups that a compute unit is to have.
+#: Workgroups that a compute unit is to have: two where both find room in LDS.
 _PER_UNIT = 2
 #: The fewest steps of a wave that are worth a workgroup.
 _LEAST_STEPS = 2
@@ -62,6 +62,11 @@ class DecodeConfig:
     def turn(self) -> int:
         """Keys that the waves take together."""
         return self.waves * self.step
+
+    @property
+    def lds_bytes(self) -> int:
+        """Of the waves' sums."""
+        return 4 * self.waves * self.rows * self.row_floats
 
     @property
     def ahead(self) -> bool:
@@ -158,6 +163,13 @@ def tiles(problem: SdpaProblem, config: DecodeConfig) -> int:
     return max(1, -(-(rows(problem) or 0) // config.rows))
 
 
+def combine_waves(problem: SdpaProblem, config: DecodeConfig) -> int:
+    """Waves that put the shares of a row together."""
+    batch, kv_heads = (size if isinstance(size, int) else 1 for size in (problem.batch, problem.kv_heads))
+    many = batch * kv_heads * (rows(problem) or 0) >= _FEW_ROWS
+    return 1 if many and _wanted(problem, config) <= WAVE_SIZE else _COMBINE_WAVES
+
+
 def share_out(
     problem: SdpaProblem, config: DecodeConfig, lower: int | None = None, upper: int | None = None
 ) -> Keys:
@@ -176,4 +188,4 @@ def _wanted(problem: SdpaProblem, config: DecodeConfig) -> int:
     """Shares of the keys that make workgroups enough; sizes that are not known count as 1."""
     batch, kv_heads = (size if isinstance(size, int) else 1 for size in (problem.batch, problem.kv_heads))
     each = max(1, batch * kv_heads * tiles(problem, config))
-    return -(-_PER_UNIT * COMPUTE_UNITS // each)
+    return -(-min(_PER_UNIT, LDS_BYTES // config.lds_bytes) * COMPUTE_UNITS // each)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from flycc.contracts.sdpa import SdpaProblem
-from flycc.kernels.attention.decode_config import COMBINE_WAVES, DecodeConfig, Keys, rows, share_out, tiles
+from flycc.kernels.attention.decode_config import DecodeConfig, Keys, combine_waves, rows, share_out, tiles
 from flycc.kernels.attention.decode_kernarg import COMBINE, DECODE
 from flycc.kernels.attention.decode_variant import CombineVariant, DecodeVariant
 from flycc.kernels.common.machine import WAVE_SIZE
@@ -85,7 +85,7 @@ def decode_launches(
     decode = Launch(grid, (config.threads, 1, 1))
     if not config.split:
         return Decoding(keys, decode, None, 0)
-    combine = Launch((count, kv_heads, batch), (COMBINE_WAVES * WAVE_SIZE, 1, 1))
+    combine = Launch((count, kv_heads, batch), (combine_waves(problem, config) * WAVE_SIZE, 1, 1))
     return Decoding(keys, decode, combine, batch * kv_heads * keys.splits * count * config.row_floats)
 
 

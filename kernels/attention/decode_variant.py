@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from flycc.contracts.sdpa import SdpaProblem
-from flycc.kernels.attention.decode_config import DecodeConfig
+from flycc.kernels.attention.decode_config import DecodeConfig, combine_waves
 from flycc.kernels.attention.features import Features
 
 #: Elements of a chunk of 16 bytes, and the most of out that are stored at once.
@@ -50,20 +50,21 @@ class DecodeVariant:
 
 @dataclass(frozen=True, slots=True)
 class CombineVariant:
-    """`value` as in `DecodeConfig`, `vector` as in `DecodeVariant`."""
+    """`value` as in `DecodeConfig`, `vector` as in `DecodeVariant`; `waves` have one row."""
 
     dtype: str
     lse: bool
     value: int
     vector: int
+    waves: int
 
     @classmethod
     def of(cls, problem: SdpaProblem, config: DecodeConfig) -> CombineVariant:
-        return cls(problem.dtype, problem.lse, config.value, _vector(problem))
+        return cls(problem.dtype, problem.lse, config.value, _vector(problem), combine_waves(problem, config))
 
     @property
     def symbol(self) -> str:
-        return f"sdpa_combine_{self.dtype}{'_lse' * self.lse}_v{self.vector}_d{self.value}"
+        return f"sdpa_combine_{self.dtype}{'_lse' * self.lse}_v{self.vector}_d{self.value}_w{self.waves}"
 
 
 def _vector(problem: SdpaProblem) -> int:

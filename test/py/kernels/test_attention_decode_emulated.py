@@ -15,6 +15,7 @@ from torch import Tensor
 
 from flycc.contracts import Reason
 from flycc.contracts.sdpa import SdpaProblem
+from flycc.kernels import attention
 from flycc.kernels.attention.decode_config import DecodeConfig, choose_decode, share_out
 
 SEED = int(os.environ["FLYCC_TEST_SEED"])
@@ -150,6 +151,12 @@ def test_one_workgroup_has_all_keys() -> None:
     check(Run(shape.attention(), replace(config, waves=2)))
 
 
+def test_one_wave_puts_shares_together() -> None:
+    """Where there are rows enough."""
+    attention = Shape(16, 8, 8, 16, 200, 32, 32).attention()
+    check(Run(attention, DecodeConfig(32, 32, 16, 32), splits=2))
+
+
 def problem(batch: int, keys: int, queries: int = 1) -> SdpaProblem:
     return SdpaProblem("bf16", batch, 32, 8, queries, keys, 128, 128, upper=True)
 
@@ -171,6 +178,27 @@ def test_keys_are_shared_out() -> None:
     assert 99_000 - 32 < seen.first <= 99_000
     assert seen.end == 100_000
     assert seen.splits <= 4
+
+
+def test_plan() -> None:
+    """Few queries share out keys, in binaries that a growing cache does not change; others do not."""
+    for queries, keys, whats in (
+        (1, 64, ["decode"]),
+        (1, 5000, ["decode", "combine"]),
+        (16, 5000, ["decode", "combine"]),
+        (100, 5000, ["decode", "combine"]),
+        (100, 500, ["forward"]),
+        (300, 5000, ["forward"]),
+    ):
+        some, more = (problem(1, size, queries) for size in (keys, keys + 1))
+        steps, following = (attention.plan(one, None, one.keys - queries) for one in (some, more))
+        assert [step.what for step in steps] == whats
+        keys_of = [[attention.step_kernel(some, step).key for step in plan] for plan in (steps, following)]
+        assert keys_of[0] == keys_of[1]
+    dropped = attention.plan(replace(problem(1, 5000), dropout=True))
+    assert [step.what for step in dropped] == ["forward"]
+    unknown = attention.plan(replace(problem(1, 5000), keys="s0", batch="s1"))
+    assert [step.what for step in unknown] == ["decode"]
 
 
 def test_refusals() -> None:
