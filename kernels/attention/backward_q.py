@@ -11,7 +11,7 @@ first reads.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -22,12 +22,13 @@ from flydsl.expr import rocdl
 from flydsl.expr.typing import T
 
 from flycc.kernels.attention.backward_arguments import Head, Numbers, host, placeholders
+from flycc.kernels.attention.backward_common import Turn, in_turn, resident, store, valid
 from flycc.kernels.attention.backward_variant import BackwardVariant
 from flycc.kernels.attention.dropout import Dropout
-from flycc.kernels.attention.mfma import BLOCK, RESULTS, SLICE, as_operands, product
-from flycc.kernels.attention.scores import Band, Documents, Mask, Place, Scores, lse_in_units
+from flycc.kernels.attention.mfma import BLOCK, RESULTS, as_operands, product
+from flycc.kernels.attention.scores import Band, Beside, Documents, Mask, Place, Scores, lse_in_units
 from flycc.kernels.attention.tiles import CHUNK, ELEMENT_BYTES, Ring, Rows, RowSlices, loads_of_tile
-from flycc.kernels.common.buffers import bounded, checked, store16
+from flycc.kernels.common.buffers import bounded
 from flycc.kernels.common.machine import WAVE_SIZE
 from flycc.kernels.common.vectors import ELEMENTS
 from flycc.kernels.common.wave import uniform
@@ -35,10 +36,6 @@ from flycc.kernels.gemm.pipeline import meet
 
 #: Tiles of K and V that LDS holds: one that is read, one on its way.
 _STAGES = 2
-#: Reads from LDS that are on their way ahead of the products that take them.
-_AHEAD = 4
-#: What the compiler may move past a product: arithmetic and transcendental functions.
-_MAY_MOVE = 0x2 | 0x4 | 0x400
 
 
 @dataclass(frozen=True)
@@ -105,13 +102,8 @@ class Queries:
             first_key = fx.Int32(tile * config.tile + block * BLOCK)
             place = Place.of(fx.Int32(self.first), first_key, fx.Int32(self.lane))
             beside = self.scores.load(place)
-            turns += self.products(
-                stage,
-                block,
-                lambda products, dp, place=place, beside=beside: operands.append(
-                    self.gradient(products, dp, place, beside, whole)
-                ),
-            )
+            finish = partial(self.gradient, place, beside, whole)
+            turns += self.products(stage, block, finish, operands)
             if block:
                 turns += self.add(stage, block - 1, operands, acc)
         turns += self.add(stage, config.tile // BLOCK - 1, operands, acc)
@@ -119,9 +111,13 @@ class Queries:
         return acc
 
     def products(
-        self, stage: fx.Int32, block: int, then: Callable[[fx.Vector, fx.Vector], None]
+        self,
+        stage: fx.Int32,
+        block: int,
+        finish: Callable[[fx.Vector, fx.Vector], list[fx.Vector]],
+        operands: list[list[fx.Vector]],
     ) -> list[Turn]:
-        """Of S^T and of dP^T, without dropout less delta, of which something is done `then`."""
+        """Of S^T and of dP^T, without dropout less delta, of which `finish` makes the next of `operands`."""
         element = ELEMENTS[self.variant.dtype]
         start = fx.Float32(0.0) if self.variant.features.dropout else self.minus_delta
         sums = [fx.Vector.filled(RESULTS, value, fx.Float32) for value in (fx.Float32(0.0), start)]
@@ -138,7 +134,7 @@ class Queries:
             def multiply(rows: fx.Vector, number: int, i: int = i, own: list[fx.Vector] = own) -> None:
                 sums[i] = product(element, rows, own[number], sums[i])
                 if i == 1 and number == len(own) - 1:
-                    then(*sums)
+                    operands.append(finish(*sums))
 
             turns += [
                 Turn(partial(read, number), partial(multiply, number=number)) for number in range(len(own))
@@ -146,7 +142,7 @@ class Queries:
         return turns
 
     def gradient(
-        self, products: fx.Vector, dp: fx.Vector, place: Place, beside: Any, whole: bool
+        self, place: Place, beside: Beside, whole: bool, products: fx.Vector, dp: fx.Vector
     ) -> list[fx.Vector]:
         """dS^T as operands of two products over keys."""
         scores, derivative = self.scores.of(products, place, beside, whole)
@@ -174,24 +170,6 @@ class Queries:
             for half in range(2)
             for column in range(len(acc))
         ]
-
-
-@dataclass(frozen=True)
-class Turn:
-    """A product, and the operand of it that a wave reads from LDS."""
-
-    read: Callable[[], fx.Vector]
-    multiply: Callable[[fx.Vector], None]
-
-
-def in_turn(turns: list[Turn]) -> None:
-    """Each product, while operands of the next ones are on their way."""
-    waiting = [turn.read() for turn in turns[:_AHEAD]]
-    for i, turn in enumerate(turns):
-        rocdl.sched_barrier(_MAY_MOVE)
-        if i + _AHEAD < len(turns):
-            waiting.append(turns[i + _AHEAD].read())
-        turn.multiply(waiting.pop(0))
 
 
 def one_tile(queries: Queries, tile: fx.Int32, acc: list[fx.Vector], whole: bool) -> list[fx.Vector]:
@@ -299,7 +277,9 @@ def build(variant: BackwardVariant) -> tuple[Any, tuple[Any, ...]]:
             fx.Vector.filled(RESULTS, 0.0, fx.Float32) for _ in fx.range_constexpr(config.head_dim // BLOCK)
         ]
         acc = over_tiles(queries, begin, ends, acc)
-        store(variant, own_rows(shape, head, first, "dq", dq, shape.head_dim), lane, acc, shape.scale)
+        rows = own_rows(shape, head, first, "dq", dq, shape.head_dim)
+        width = 1 if variant.ragged_head else min(4, variant.align_out // ELEMENT_BYTES)
+        store(rows, lane, acc, shape.scale, ELEMENTS[variant.dtype], width)
 
     return host(sdpa_dq, config.block), tuple(placeholders(variant))
 
@@ -347,46 +327,3 @@ def scores_of(
             shape.keys,
         )
     return Scores(features, band, shape.scale, shape.softcap, slope, of_mask, of_documents)
-
-
-def valid(fragment: fx.Vector, chunk: fx.Int32, dim: fx.Int32) -> fx.Vector:
-    """Chunk number `chunk` of a row, with zeros from element `dim` of the row on."""
-    words = fragment.bitcast(fx.Int32)
-    left = dim - chunk * CHUNK
-    masks = [
-        (left > 2 * i + 1).select(fx.Int32(-1), (left > 2 * i).select(fx.Int32(0xFFFF), fx.Int32(0)))
-        for i in range(CHUNK // 2)
-    ]
-    return fx.Vector.from_elements([words[i] & mask for i, mask in enumerate(masks)], fx.Int32).bitcast(
-        fx.Int16
-    )
-
-
-def resident(rows: Rows, lane: fx.Int32, dim: int) -> list[fx.Vector]:
-    """Operands of products over a row's elements, a row in each lane; zeros beyond the rows and their elements."""
-    buffer = rows.buffer(BLOCK)
-    found = []
-    for number in range(dim // SLICE):
-        chunk = 2 * number + lane // BLOCK
-        place = (lane % BLOCK * rows.stride + chunk * CHUNK) * ELEMENT_BYTES
-        offset = checked((chunk * CHUNK < rows.dim) & (lane % BLOCK < rows.count), place)
-        words = rocdl.raw_ptr_buffer_load(fx.Vector.make_type(4, fx.Int32), buffer, offset, fx.Int32(0))
-        found.append(valid(fx.Vector(words).bitcast(fx.Int16), chunk, rows.dim))
-    return found
-
-
-def store(
-    variant: BackwardVariant, rows: Rows, lane: fx.Int32, acc: Sequence[fx.Vector], scale: fx.Float32
-) -> None:
-    """Rounds `scale` times dQ^T and stores it: a lane has 4 neighbours of its row at a time."""
-    buffer = bounded(rows.pointer)
-    width = 1 if variant.ragged_head else min(4, variant.align_out // ELEMENT_BYTES)
-    first = lane % BLOCK * rows.stride
-    for block, sums in enumerate(acc):
-        for start in range(0, RESULTS, width):
-            column = BLOCK * block + 8 * (start // 4) + start % 4 + 4 * (lane // BLOCK)
-            exists = (lane % BLOCK < rows.count) & (column < rows.dim)
-            values = [sums[start + i] * scale for i in range(width)]
-            store16(
-                buffer, values, ELEMENTS[variant.dtype], checked(exists, (first + column) * ELEMENT_BYTES)
-            )
