@@ -6,7 +6,7 @@ from typing import Any
 from torch_mlir import ir
 
 from flycc.contracts import Problem
-from flycc.dialects import gemm, grouped_gemm, mx, rms_norm, scaled_gemm, scaled_grouped_gemm, topk
+from flycc.dialects import gemm, grouped_gemm, mx, rms_norm, scaled_gemm, scaled_grouped_gemm, sdpa, topk
 from flycc.dialects.base import load
 from flycc.dialects.gemm import GemmOp, build_gemm
 from flycc.dialects.grouped_gemm import GroupedGemmOp, build_grouped_gemm
@@ -22,6 +22,7 @@ from flycc.dialects.scale_guard import (
 )
 from flycc.dialects.scaled_gemm import ScaledGemmOp, build_scaled_gemm
 from flycc.dialects.scaled_grouped_gemm import ScaledGroupedGemmOp, build_scaled_grouped_gemm
+from flycc.dialects.sdpa import SdpaBackwardOp, SdpaOp, build_sdpa, build_sdpa_backward
 from flycc.dialects.topk import TopkOp, build_topk
 
 __all__ = [
@@ -34,6 +35,8 @@ __all__ = [
     "ScaleGuardOp",
     "ScaledGemmOp",
     "ScaledGroupedGemmOp",
+    "SdpaBackwardOp",
+    "SdpaOp",
     "TopkOp",
     "VersionedOp",
     "build_gemm",
@@ -45,6 +48,8 @@ __all__ = [
     "build_scale_guard",
     "build_scaled_gemm",
     "build_scaled_grouped_gemm",
+    "build_sdpa",
+    "build_sdpa_backward",
     "build_topk",
     "build_versioned",
     "build_yield",
@@ -62,6 +67,8 @@ _PROBLEMS: dict[type, Callable[[Any], Problem]] = {
     RmsNormBackwardOp: rms_norm.backward_problem,
     ScaledGemmOp: scaled_gemm.problem,
     ScaledGroupedGemmOp: scaled_grouped_gemm.problem,
+    SdpaBackwardOp: sdpa.backward_problem,
+    SdpaOp: sdpa.problem,
     TopkOp: topk.problem,
 }
 

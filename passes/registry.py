@@ -14,6 +14,7 @@ from flycc.passes.match_mx import match_mx
 from flycc.passes.match_rms_norm import match_rms_norm
 from flycc.passes.match_scaled_gemm import match_scaled_gemm
 from flycc.passes.match_scaled_grouped_gemm import match_scaled_grouped_gemm
+from flycc.passes.match_sdpa import match_sdpa
 from flycc.passes.match_topk import match_topk
 from flycc.passes.place_scales import place_scales
 
@@ -28,6 +29,7 @@ PASSES: Mapping[str, Pass] = {
     "match-scaled-grouped-gemm": match_scaled_grouped_gemm,
     "fuse-epilogue": fuse_epilogue,
     "match-rms-norm": match_rms_norm,
+    "match-sdpa": match_sdpa,
     "match-topk": match_topk,
     "fuse-cast": fuse_cast,
     "flycc-dce": flycc_dce,
@@ -36,5 +38,5 @@ PASSES: Mapping[str, Pass] = {
     "match-mx": match_mx,
 }
 
-#: Every pass.
-MATCH_PIPELINE = ",".join(PASSES)
+#: Every pass but match-sdpa: nothing computes yet what that raises.
+MATCH_PIPELINE = ",".join(name for name in PASSES if name != "match-sdpa")

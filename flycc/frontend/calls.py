@@ -21,6 +21,8 @@ from flycc.dialects import (
     RmsNormOp,
     ScaledGemmOp,
     ScaledGroupedGemmOp,
+    SdpaBackwardOp,
+    SdpaOp,
     TopkOp,
 )
 from flycc.dialects.sizes import known
@@ -28,6 +30,9 @@ from flycc.passes.torch_ir import NODE_ATTR, constant, is_none, producer
 
 #: The FX node, or number, that is the value of an operand; None for an operand that is absent.
 Operand = Callable[[Value | None], Any]
+
+#: Orders in memory of the dimensions of what attention gives, and what the op calls them.
+_ATTENTION_LAYOUTS: dict[tuple[int, ...], str] = {(0, 1, 2, 3): "bhsd", (0, 2, 1, 3): "bshd"}
 
 _DTYPES = {"bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32}
 
@@ -74,8 +79,10 @@ def has_layout(op: OpView, val: torch.Tensor, layout: Sequence[int]) -> bool:
     if isinstance(op, RmsNormOp):
         # Rows may be normalised in any order, so that of memory serves as well.
         return layout[-1] == val.dim() - 1 and layout == layout_of(val) and is_row_major(val.permute(layout))
-    # k elements a row are few beside what was read to find them.
-    return isinstance(op, TopkOp) and _are_numbers(val)
+    if isinstance(op, SdpaOp) and val.dim() == 4:
+        return tuple(layout) in _ATTENTION_LAYOUTS and is_row_major(val.permute(list(layout)))
+    # k elements a row are few beside what was read to find them, and gradients beside the products that make them.
+    return isinstance(op, TopkOp | SdpaBackwardOp) and _are_numbers(val)
 
 
 def layout_of(val: torch.Tensor) -> list[int]:
@@ -265,6 +272,37 @@ def _rms_norm_backward(graph: Graph, op: RmsNormBackwardOp, operand: Operand, _:
     return _results(graph, call, [0] if op.dweight is None else [0, 1])
 
 
+def _sdpa(graph: Graph, op: SdpaOp, operand: Operand, layout: Sequence[int]) -> list[Node]:
+    tensors = op.query, op.key, op.value, op.mask, op.query_documents, op.key_documents, op.slopes, op.seed
+    call = _function(
+        graph,
+        torch.ops.flycc.sdpa_fwd.default,
+        *map(operand, tensors),
+        **_attending(op, operand),
+        want_lse=op.lse is not None,
+        layout=_ATTENTION_LAYOUTS[tuple(layout)],
+    )
+    return _results(graph, call, [0] if op.lse is None else [0, 1])
+
+
+def _sdpa_backward(graph: Graph, op: SdpaBackwardOp, operand: Operand, _: Sequence[int]) -> list[Node]:
+    tensors = (
+        *(op.grad, op.query, op.key, op.value, op.out, op.lse),
+        *(op.mask, op.query_documents, op.key_documents, op.slopes, op.seed),
+    )
+    call = _function(
+        graph, torch.ops.flycc.sdpa_bwd.default, *map(operand, tensors), **_attending(op, operand)
+    )
+    return _results(graph, call, [0, 1, 2])
+
+
+def _attending(op: SdpaOp | SdpaBackwardOp, operand: Operand) -> dict[str, Any]:
+    """The numbers that say how to attend, by their names."""
+    numbers = {"scale": op.scale, "lower": op.lower, "upper": op.upper}
+    named = {name: _argument(value, operand) for name, value in numbers.items() if value is not None}
+    return named | {name: getattr(op, name).value for name in ("softcap", "dropout_p")}
+
+
 def _topk(graph: Graph, op: TopkOp, operand: Operand, _: Sequence[int]) -> list[Node]:
     """The custom op works along the last dimension and keeps it."""
     x, k, dim = operand(op.x), constant(op.k), op.dim.value
@@ -296,6 +334,8 @@ _CALLS: dict[type, Callable[[Graph, Any, Operand, Sequence[int]], list[Node]]] =
     RmsNormBackwardOp: _rms_norm_backward,
     ScaledGemmOp: _scaled_gemm,
     ScaledGroupedGemmOp: _scaled_grouped_gemm,
+    SdpaOp: _sdpa,
+    SdpaBackwardOp: _sdpa_backward,
     TopkOp: _topk,
 }
 _NAMES: dict[type, str] = {
@@ -307,5 +347,7 @@ _NAMES: dict[type, str] = {
     RmsNormBackwardOp: "flycc::rms_norm_bwd",
     ScaledGemmOp: "flycc::scaled_gemm",
     ScaledGroupedGemmOp: "flycc::scaled_grouped_gemm",
+    SdpaOp: "flycc::sdpa_fwd",
+    SdpaBackwardOp: "flycc::sdpa_bwd",
     TopkOp: "flycc::topk",
 }
