@@ -16,6 +16,8 @@ from flycc.cli.output import console, table
 from flycc.contracts import Reason
 from flycc.contracts.sdpa import SdpaBackwardProblem, SdpaProblem
 from flycc.costmodel import MI350, Prediction
+from flycc.kernels import attention
+from flycc.kernels.attention import DecodeConfig
 from flycc.tuning.family import family_of
 from flycc.tuning.modelled import model, total
 
@@ -141,8 +143,7 @@ def _problem(way: Way, dim: int, length: int, causal: bool) -> SdpaProblem | Sdp
 
 def _flycc(problem: SdpaProblem | SdpaBackwardProblem, flops: float) -> dict[str, Any] | None:
     """None where no kernel computes the problem."""
-    family = family_of(problem)
-    config: Any = family.choose(problem) if family else None
+    config = _choice(problem)
     if config is None or isinstance(config, Reason):
         return None
     predictions = model(problem, config)  # type: ignore[arg-type]
@@ -151,6 +152,14 @@ def _flycc(problem: SdpaProblem | SdpaBackwardProblem, flops: float) -> dict[str
         **products.timed(total(predictions), flops),
         "launches": products.launches(problem, config, predictions),
     }
+
+
+def _choice(problem: SdpaProblem | SdpaBackwardProblem) -> Any:
+    """The configuration of the kernels' own choice, or why there is none; None where there are no kernels to model."""
+    if isinstance(problem, SdpaProblem) and isinstance(config := attention.chosen(problem), DecodeConfig):
+        return config
+    family = family_of(problem)
+    return family.choose(problem) if family else None
 
 
 def _triton(way: Way, heads: int, dim: int, length: int, causal: bool, flops: float) -> dict[str, Any] | None:

@@ -23,16 +23,26 @@ import numpy as np
 from flycc import codegen, emulator
 from flycc.contracts import FlyccError, GemmProblem, GroupedGemmProblem, Reason, RmsNormProblem, TopkProblem
 from flycc.contracts.scaled_gemm import BLOCK_K, ScaledGemmProblem
+from flycc.contracts.sdpa import SdpaProblem
 from flycc.costmodel import Floor, Interval, Prediction, loop_turns, neighbours, predict
 from flycc.emulator.trace import Trace
 from flycc.emulator.trace_recorder import Recorder
-from flycc.kernels import gemm, grouped_gemm, mx, rms_norm, topk
+from flycc.kernels import attention, gemm, grouped_gemm, mx, rms_norm, topk
 from flycc.kernels.common.spec import KernelSpec, Launch
 from flycc.kernels.mx import pack
+from flycc.tuning import modelled_attention
 
-Problem: TypeAlias = GemmProblem | GroupedGemmProblem | RmsNormProblem | ScaledGemmProblem | TopkProblem
+Problem: TypeAlias = (
+    GemmProblem | GroupedGemmProblem | RmsNormProblem | ScaledGemmProblem | SdpaProblem | TopkProblem
+)
 Config: TypeAlias = (
-    gemm.GemmConfig | grouped_gemm.GroupedGemmConfig | mx.MxConfig | rms_norm.RmsNormConfig | topk.TopkConfig
+    attention.DecodeConfig
+    | attention.SdpaConfig
+    | gemm.GemmConfig
+    | grouped_gemm.GroupedGemmConfig
+    | mx.MxConfig
+    | rms_norm.RmsNormConfig
+    | topk.TopkConfig
 )
 
 _BYTES = {"bf16": 2, "f16": 2, "f32": 4, "i32": 4, "none": 0}
@@ -117,6 +127,9 @@ def steps(problem: Problem, config: Config) -> list[Step]:
         return [_gemm(problem, config)]
     if isinstance(problem, GroupedGemmProblem):
         return [_grouped(problem, config, equal_groups(problem))]
+    if isinstance(problem, SdpaProblem):
+        found = modelled_attention.launches(problem, config)  # type: ignore[arg-type]
+        return [Step(one.spec, one.launch, one.buffers, one.numbers) for one in found]
     return _norm(problem, config) if isinstance(problem, RmsNormProblem) else _selection(problem, config)
 
 

@@ -14,7 +14,7 @@ from flycc.kernels.attention.decode_config import DecodeConfig
 from flycc.kernels.attention.decode_host import combine_kernel, decode_kernel
 from flycc.kernels.attention.decode_kernarg import COMBINE, DECODE
 from flycc.kernels.attention.kernarg import FORWARD
-from flycc.kernels.attention.plan import ForwardStep, plan
+from flycc.kernels.attention.plan import ForwardStep, chosen, plan, steps
 from flycc.kernels.attention.variant import SdpaVariant
 from flycc.kernels.common.spec import KernelSpec
 
@@ -30,11 +30,13 @@ __all__ = [
     "SdpaConfig",
     "backward_kernel",
     "choose",
+    "chosen",
     "kernel",
     "launch",
     "plan",
     "plan_backward",
     "step_kernel",
+    "steps",
 ]
 
 _HERE = Path(__file__).parent

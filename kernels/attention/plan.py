@@ -51,8 +51,17 @@ def plan(
     """
     problem = _known(problem)
     config = chosen(problem)
-    if isinstance(config, Reason):
-        return config
+    return config if isinstance(config, Reason) else steps(problem, config, lower, upper)
+
+
+def steps(
+    problem: SdpaProblem,
+    config: SdpaConfig | DecodeConfig,
+    lower: int | None = None,
+    upper: int | None = None,
+) -> tuple[ForwardStep, ...]:
+    """The launches that compute `problem`, whose sizes must be known, under `config`. Raises ValueError where it does
+    not."""
     if isinstance(config, SdpaConfig):
         return (ForwardStep("forward", config, general.launch(problem, config)),)
     decoding = decode_launches(problem, config, lower, upper)
@@ -63,7 +72,8 @@ def plan(
 
 
 def chosen(problem: SdpaProblem) -> SdpaConfig | DecodeConfig | Reason:
-    """The configuration that computes `problem`, whose sizes are known, or why none does."""
+    """The configuration that computes `problem`, or why none does. Sizes that are not known count as in `plan`."""
+    problem = _known(problem)
     if reason := general.check_problem(problem):
         return reason
     config = general.choose(problem)
