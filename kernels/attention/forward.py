@@ -13,7 +13,9 @@ multiplies while the other makes p.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import flydsl.compiler as flyc
@@ -27,7 +29,7 @@ from flycc.kernels.attention.kernarg import FORWARD
 from flycc.kernels.attention.mfma import BLOCK, RESULTS, SLICE, as_operands, product
 from flycc.kernels.attention.scores import LN_2, Band, Documents, Mask, Place, Scores, exp2
 from flycc.kernels.attention.softmax import LOWEST, SLACK, exponentials, higher, highest, over_halves, splat
-from flycc.kernels.attention.tiles import CHUNK, ELEMENT_BYTES, Ring, Rows
+from flycc.kernels.attention.tiles import CHUNK, ELEMENT_BYTES, Ring, Rows, RowSlices
 from flycc.kernels.attention.variant import SdpaVariant
 from flycc.kernels.common.arguments import numbers, placeholders
 from flycc.kernels.common.buffers import bounded, checked, store16
@@ -41,6 +43,48 @@ if TYPE_CHECKING:
     Others = Any
 else:
     Sizes, Others = numbers(FORWARD)
+
+#: Products that are made while the operand of one is on its way from LDS.
+_AHEAD = 4
+
+
+@dataclass(frozen=True)
+class Term:
+    """One MFMA: what reads its operand A, its operand B, and the number of the sum it is added to."""
+
+    load: Callable[[], fx.Vector]
+    b: fx.Vector
+    sum: int
+
+
+@dataclass(frozen=True)
+class Cursor:
+    """Which tiles a turn has: where in the rings its own, the next one and the one after that lie, and what of the keys
+    it loads: `left` of them from the tile of K that is to be loaded on."""
+
+    stages: list[fx.Int32]
+    next_k: fx.Pointer
+    next_v: fx.Pointer
+    left: fx.Int32
+
+    @property
+    def carried(self) -> tuple[Any, ...]:
+        """What a loop carries of it."""
+        return self.stages, self.next_k, self.next_v, self.left
+
+    def k(self, work: Work) -> Rows:
+        return Rows(self.next_k, work.k.stride, self.left, work.k.dim)
+
+    def v(self, work: Work) -> Rows:
+        return Rows(self.next_v, work.v.stride, self.left + work.tile, work.v.dim)
+
+    def next(self, work: Work) -> Cursor:
+        here, *others = self.stages
+        next_k, next_v = (
+            pointer + fx.Int64(work.tile) * fx.Int64(rows.stride)
+            for pointer, rows in ((self.next_k, work.k), (self.next_v, work.v))
+        )
+        return Cursor([*others, here], next_k, next_v, self.left - work.tile)
 
 
 @dataclass(frozen=True)
@@ -62,46 +106,73 @@ class Work:
     lane: fx.Int32
 
     @property
+    def tile(self) -> int:
+        """Keys of a tile."""
+        return self.variant.config.tile
+
+    @property
     def blocks(self) -> int:
         """Of 32 keys, of a tile."""
-        return self.variant.config.tile // BLOCK
+        return self.tile // BLOCK
 
-    def fill_k(self, turn: fx.Int32) -> None:
-        self.of_k.fill(_stage(turn), self._from(self.k, turn), self.offsets_k)
-
-    def fill_v(self, turn: fx.Int32) -> None:
-        self.of_v.fill(_stage(turn), self._from(self.v, turn), self.offsets_v)
-
-    def _from(self, rows: Rows, turn: fx.Int32) -> Rows:
-        first = turn * self.variant.config.tile
-        return Rows(
-            rows.pointer + fx.Int64(first) * fx.Int64(rows.stride), rows.stride, rows.count - first, rows.dim
-        )
-
-    def products(self, turn: fx.Int32) -> list[fx.Vector]:
+    def products(self, stage: fx.Int32) -> list[fx.Vector]:
         """Of the keys of a tile and the wave's queries."""
+        return self._multiply(self._of_keys(stage), self._nothing(), [])
+
+    def matrix_phase(
+        self, at: Cursor, p: list[list[fx.Vector]], total: list[fx.Vector]
+    ) -> tuple[list[fx.Vector], list[fx.Vector]]:
+        """Products of the next tile's keys; `total` and the values of this tile's keys times `p`."""
+        here, following, after = at.stages
+        keys, values = self._of_keys(following), self._of_values(here, p, self.blocks)
+        loads = [
+            *self.of_k.filling(here, at.k(self), self.offsets_k),
+            *self.of_v.filling(after, at.v(self), self.offsets_v),
+        ]
+        sums = self._multiply([*keys, *values], [*self._nothing(), *total], loads)
+        return sums[: self.blocks], sums[self.blocks :]
+
+    def _nothing(self) -> list[fx.Vector]:
+        return [splat(fx.Float32(0.0)) for _ in range(self.blocks)]
+
+    def _of_keys(self, stage: fx.Int32) -> list[Term]:
+        """Terms of the sums 0, 1, ... of blocks of keys."""
         found = []
         for block in range(self.blocks):
-            keys = self.of_k.row_slices(_stage(turn), block)
-            total = splat(fx.Float32(0.0))
+            keys = self.of_k.row_slices(stage, block)
             for number, query in enumerate(self.query):
-                key = keys.load(number)
-                if self.variant.ragged:
-                    key = valid(key, 2 * number + self.lane // BLOCK, self.k.dim)
-                total = product(self.element, key, query, total)
-            found.append(total)
+                found.append(Term(partial(self._key, keys, number), query, block))
         return found
 
-    def weigh(self, turn: fx.Int32, p: list[list[fx.Vector]], total: list[fx.Vector]) -> list[fx.Vector]:
-        """Adds the values of a tile's keys times p."""
-        total = list(total)
+    def _key(self, keys: RowSlices, number: int) -> fx.Vector:
+        key = keys.load(number)
+        return valid(key, 2 * number + self.lane // BLOCK, self.k.dim) if self.variant.ragged else key
+
+    def _of_values(self, stage: fx.Int32, p: list[list[fx.Vector]], first: int) -> list[Term]:
+        """Terms of the sums `first`, `first` + 1, ... of blocks of columns."""
+        columns = -(-self.variant.config.value_dim // BLOCK)
+        found = []
         for block in range(self.blocks):
-            values = self.of_v.columns(_stage(turn), block)
-            for column in range(len(total)):
+            values = self.of_v.columns(stage, block)
+            for column in range(columns):
                 for half in range(2):
-                    value = values.load(column, half)
-                    total[column] = product(self.element, value, p[block][half], total[column])
-        return total
+                    found.append(Term(partial(values.load, column, half), p[block][half], first + column))
+        return found
+
+    def _multiply(
+        self, terms: list[Term], sums: list[fx.Vector], loads: list[Callable[[], None]]
+    ) -> list[fx.Vector]:
+        """Adds all terms, each while what those `_AHEAD` take is on its way from LDS, and starts `loads` meanwhile."""
+        operands = [term.load() for term in terms[:_AHEAD]]
+        starts = {(i + 1) * len(terms) // (len(loads) + 1): load for i, load in enumerate(loads)}
+        for number, term in enumerate(terms):
+            rocdl.sched_barrier(0)
+            if number + _AHEAD < len(terms):
+                operands.append(terms[number + _AHEAD].load())
+            if number in starts:
+                starts[number]()
+            sums[term.sum] = product(self.element, operands[number], term.b, sums[term.sum])
+        return sums
 
     def probabilities(
         self, turn: fx.Int32, products: list[fx.Vector], shift: fx.Float32, whole: bool
@@ -115,7 +186,7 @@ class Work:
         return values, higher(highest(values) * self.scores.unit, shift)
 
     def place(self, turn: fx.Int32, block: int) -> Place:
-        first = turn * self.variant.config.tile + block * BLOCK
+        first = turn * self.tile + block * BLOCK
         return Place.of(self.first_query, first, self.lane)
 
     def operands(self, turn: fx.Int32, p: list[fx.Vector]) -> list[list[fx.Vector]]:
@@ -131,10 +202,6 @@ class Work:
         return found
 
 
-def _stage(turn: fx.Int32) -> fx.Int32:
-    return fx.Int32(fx.Uint32(turn) % STAGES)
-
-
 def meet(loads: int) -> None:
     """All waves meet when each has read what it asked of LDS and has at most `loads` loads on their way."""
     rocdl.sched_barrier(0)
@@ -144,8 +211,9 @@ def meet(loads: int) -> None:
 
 
 @flyc.jit
-def step(work: Any, turn: Any, products: Any, shift: Any, sums: Any, total: Any, whole: Any) -> Any:
+def step(work: Any, turn: Any, at: Any, products: Any, shift: Any, sums: Any, total: Any, whole: Any) -> Any:
     """Turn number `turn`; `whole` says that all queries of the workgroup see all of the tile's keys."""
+    at = Cursor(*at)
     values, now = work.probabilities(turn, products, shift, whole)
     grown = rocdl.ballot(T.i64, (now > shift + SLACK).ir_value())
     if fx.Int64(grown) != 0:
@@ -159,13 +227,10 @@ def step(work: Any, turn: Any, products: Any, shift: Any, sums: Any, total: Any,
     loads = work.of_k.loads + work.of_v.loads
     meet(loads)
     rocdl.s_setprio(1)
-    work.fill_k(turn + STAGES)
-    work.fill_v(turn + (STAGES - 1))
-    following = work.products(turn + 1)
-    total = work.weigh(turn, of_p, total)
+    following, total = work.matrix_phase(at, of_p, total)
     rocdl.s_setprio(0)
     meet(loads)
-    return following, shift, sums, total
+    return at.next(work).carried, following, shift, sums, total
 
 
 def total_of(vectors: list[fx.Vector]) -> fx.Float32:
@@ -243,19 +308,19 @@ def build(variant: SdpaVariant) -> tuple[Any, tuple[Any, ...]]:
         own = first + wave * WAVE_QUERIES
         query = own + lane % BLOCK
 
-        def at(pointer: Any, name: str, of_head: Any) -> Any:
+        def of(pointer: Any, name: str, of_head: Any) -> Any:
             of_batch = fx.Int64(batch) * getattr(others, f"{name}_batch")
             return pointer + (of_batch + fx.Int64(of_head) * getattr(others, f"{name}_head"))
 
-        rows_q = Rows(at(q, "q", head), sizes.q_row, queries, sizes.head_dim)
+        rows_q = Rows(of(q, "q", head), sizes.q_row, queries, sizes.head_dim)
         of_query = resident(rows_q, lane, -(-config.head_dim // BLOCK) * BLOCK, own, variant.ragged)
 
         lds = fx.SharedAllocator().allocate(fx.Array[fx.Int16, config.lds_bytes // 2, 16]).peek().ptr
         of_k = Ring(lds, config.tile, config.head_dim, STAGES, config.threads, thread, wave)
         after_k = lds + STAGES * of_k.stage_elements
         of_v = Ring(after_k, config.tile, config.value_dim, STAGES, config.threads, thread, wave)
-        rows_k = Rows(at(k, "k", kv_head), sizes.k_row, keys, sizes.head_dim)
-        rows_v = Rows(at(v, "v", kv_head), sizes.v_row, keys, sizes.value_dim)
+        rows_k = Rows(of(k, "k", kv_head), sizes.k_row, keys, sizes.head_dim)
+        rows_v = Rows(of(v, "v", kv_head), sizes.v_row, keys, sizes.value_dim)
 
         slope = fx.Float32(0.0)
         if fx.const_expr(features.alibi):
@@ -304,14 +369,23 @@ def build(variant: SdpaVariant) -> tuple[Any, tuple[Any, ...]]:
             inner = fx.min(fx.Int32(fx.Uint32(hidden + (config.tile - 1)) // config.tile), outer)
             inner = fx.max(inner, start)
 
-        work.fill_k(start)
-        work.fill_k(start + 1)
-        work.fill_v(start)
-        work.fill_k(start + 2)
-        work.fill_v(start + 1)
+        stages = [fx.Int32(i) for i in range_constexpr(STAGES)]
+
+        def tile(rows: Rows, number: int) -> Rows:
+            skipped = (start + number) * config.tile
+            pointer = rows.pointer + fx.Int64(skipped) * fx.Int64(rows.stride)
+            return Rows(pointer, rows.stride, rows.count - skipped, rows.dim)
+
+        of_k.fill(stages[0], tile(rows_k, 0), work.offsets_k)
+        of_k.fill(stages[1], tile(rows_k, 1), work.offsets_k)
+        of_v.fill(stages[0], tile(rows_v, 0), work.offsets_v)
+        of_k.fill(stages[2], tile(rows_k, 2), work.offsets_k)
+        of_v.fill(stages[1], tile(rows_v, 1), work.offsets_v)
+        next_k = tile(rows_k, STAGES)
+        at_first = Cursor(stages, next_k.pointer, tile(rows_v, STAGES - 1).pointer, next_k.count)
         loads = of_k.loads + of_v.loads
         meet(2 * loads)
-        products = work.products(start)
+        products = work.products(stages[0])
         meet(loads)
         behind = wave >= config.waves // 2
         if fx.const_expr(config.staggered):  # noqa: SIM102 (one is known when the kernel is traced)
@@ -319,13 +393,20 @@ def build(variant: SdpaVariant) -> tuple[Any, tuple[Any, ...]]:
                 rocdl.s_barrier()
         total = [splat(fx.Float32(0.0)) for _ in range_constexpr(columns)]
         shift, sums = fx.Float32(LOWEST), fx.Float32(0.0)
+        at = at_first.carried
         if fx.const_expr(features.lower):
             for turn in range(start, inner):
-                products, shift, sums, total = step(work, fx.Int32(turn), products, shift, sums, total, False)
+                at, products, shift, sums, total = step(
+                    work, fx.Int32(turn), at, products, shift, sums, total, False
+                )
         for turn in range(inner, outer):
-            products, shift, sums, total = step(work, fx.Int32(turn), products, shift, sums, total, True)
+            at, products, shift, sums, total = step(
+                work, fx.Int32(turn), at, products, shift, sums, total, True
+            )
         for turn in range(outer, end):
-            products, shift, sums, total = step(work, fx.Int32(turn), products, shift, sums, total, False)
+            at, products, shift, sums, total = step(
+                work, fx.Int32(turn), at, products, shift, sums, total, False
+            )
         if fx.const_expr(config.staggered):  # noqa: SIM102
             if not behind:
                 rocdl.s_barrier()
@@ -336,7 +417,7 @@ def build(variant: SdpaVariant) -> tuple[Any, tuple[Any, ...]]:
         inverse = (sums == 0.0).select(fx.Float32(0.0), inverse)
         if fx.const_expr(features.dropout):
             inverse = inverse * sizes.inverse_keep
-        buffer = bounded(at(out, "out", head) + fx.Int64(own) * fx.Int64(sizes.out_row))
+        buffer = bounded(of(out, "out", head) + fx.Int64(own) * fx.Int64(sizes.out_row))
         for column in range_constexpr(columns):
             for group in range_constexpr(4):
                 first_column = column * BLOCK + group * 8 + lane // BLOCK * 4

@@ -12,8 +12,9 @@ so key(r) = r / 4 % 4 + 4 (r % 4 / (16 / g)), modulo g: each phase meets all 64 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import flydsl.expr as fx
@@ -40,9 +41,10 @@ class Rows:
 
     def buffer(self, most: int) -> Any:
         """Up to `most` rows from the first on; what lies beyond reads as zero."""
-        last = fx.min(self.count, fx.Int32(most)) - 1
-        size = (last * self.stride + self.dim) * ELEMENT_BYTES
-        return bounded(self.pointer, (last >= 0).select((size + 3) & -4, fx.Int32(0)))
+        # Rows begin at multiples of 16 bytes, if there is more than one: rounded down, the gap leaves whole words.
+        gap = ((self.stride - self.dim) * ELEMENT_BYTES) & -4
+        size = fx.min(self.count, fx.Int32(most)) * (self.stride * ELEMENT_BYTES) - gap
+        return bounded(self.pointer, (self.count > 0).select(size, fx.Int32(0)))
 
 
 @dataclass(frozen=True)
@@ -83,19 +85,30 @@ class Ring:
 
     def fill(self, stage: fx.Int32, rows: Rows, offsets: Sequence[fx.Int32]) -> None:
         """Starts the loads of a tile; `offsets` are those of `aim`."""
-        buffer = rows.buffer(self.rows)
-        size, zero = fx.Int32(ACCESS_BYTES).ir_value(), fx.Int32(0).ir_value()
-        to = self.pointer + (stage * self.stage_elements + self.wave * (WAVE_SIZE * CHUNK))
-        for load, offset in enumerate(offsets):
+        for step in self.filling(stage, rows, offsets):
+            step()
+
+    def filling(self, stage: fx.Int32, rows: Rows, offsets: Sequence[fx.Int32]) -> list[Callable[[], None]]:
+        """What `fill` does, one step for each load, to be done in this order."""
+        found: list[Any] = []
+
+        def start(load: int, offset: fx.Int32) -> None:
+            if load == 0:
+                to = self.pointer + (stage * self.stage_elements + self.wave * (WAVE_SIZE * CHUNK))
+                found.extend((rows.buffer(self.rows), to))
+            buffer, to = found
+            size, zero = fx.Int32(ACCESS_BYTES).ir_value(), fx.Int32(0).ir_value()
             place = (to + load * self.threads * CHUNK).llvm_ptr
             rocdl.raw_ptr_buffer_load_async_lds(buffer, place, size, offset.ir_value(), zero, zero)
+
+        return [partial(start, load, offset) for load, offset in enumerate(offsets)]
 
     def row_slices(self, stage: fx.Int32, block: int) -> RowSlices:
         """Operands with a row of a block of 32 in each lane, lane % 32."""
         lane = self.thread % WAVE_SIZE
         row = lane % BLOCK
         own = row * self.dim + (lane // BLOCK ^ self._key(row)) * CHUNK
-        return RowSlices(self, anew_uniform(stage * self.stage_elements + block * BLOCK * self.dim) + own)
+        return RowSlices(self, own, self._tile(stage), block * BLOCK * self.dim)
 
     def columns(self, stage: fx.Int32, block: int) -> Columns:
         """Operands with a column of 32 rows in each lane."""
@@ -103,7 +116,15 @@ class Ring:
         row = lane // BLOCK * 4 + lane % 16 // 4
         chunk = lane // 16 % 2 * 2 + lane % 4 // 2
         own = row * self.dim + (chunk ^ self._key(row)) * CHUNK + lane % 2 * 4
-        return Columns(self, anew_uniform(stage * self.stage_elements + block * BLOCK * self.dim) + own)
+        return Columns(self, own, self._tile(stage), block * BLOCK * self.dim)
+
+    def place(self, own: fx.Int32, tile: fx.Int32, more: int) -> fx.Pointer:
+        """What a lane adds is the same in all tiles, so that it takes one register outside of loops, and in them one
+        addition; the rest is part of the instruction."""
+        return ((self.pointer + own) + tile) + more
+
+    def _tile(self, stage: fx.Int32) -> fx.Int32:
+        return anew_uniform(stage * self.stage_elements)
 
     @property
     def _group(self) -> int:
@@ -120,24 +141,28 @@ class Ring:
 
 @dataclass(frozen=True)
 class RowSlices:
-    """Operands with a row in each lane."""
+    """Operands with a row in each lane: `own` is its place in a tile, from `block` on, `tile` the place of the tile."""
 
     ring: Ring
-    first: fx.Int32
+    own: fx.Int32
+    tile: fx.Int32
+    block: int
 
     def load(self, number: int) -> fx.Vector:
         """Elements 16 number + 8 (lane / 32) and on of the lane's row: the A or B operand of a product over them."""
         flip, more = self.ring.split(2 * number)
-        place = self.ring.pointer + ((self.first ^ flip) + more)
+        place = self.ring.place(self.own ^ flip, self.tile, more + self.block)
         return fx.Vector(fx.ptr_load(place, result_type=fx.Vector.make_type(CHUNK, fx.Int16)))
 
 
 @dataclass(frozen=True)
 class Columns:
-    """Operands with a column in each lane."""
+    """Operands with a column in each lane, as `RowSlices`."""
 
     ring: Ring
-    first: fx.Int32
+    own: fx.Int32
+    tile: fx.Int32
+    block: int
 
     def load(self, column: int, half: int) -> fx.Vector:
         """Column 32 column + lane % 32 of rows 16 half + 4 (lane / 32) + {0..3, 8..11}: the A operand of a product over
@@ -145,9 +170,10 @@ class Columns:
         elements = []
         for j in range(2):
             flip, more = self.ring.split(4 * column)
-            place = (self.first ^ (flip ^ 2 * j * CHUNK)) + (more + (16 * half + 8 * j) * self.ring.dim)
+            rows = self.block + (16 * half + 8 * j) * self.ring.dim
+            place = self.ring.place(self.own ^ (flip ^ 2 * j * CHUNK), self.tile, more + rows)
             kind = fx.Vector.make_type(4, fx.Int16)
-            read = fx.Vector(rocdl.ds_read_tr16_b64_(kind, (self.ring.pointer + place).llvm_ptr))
+            read = fx.Vector(rocdl.ds_read_tr16_b64_(kind, place.llvm_ptr))
             elements += [read[i] for i in range(4)]
         return fx.Vector.from_elements(elements, fx.Int16)
 
