@@ -81,7 +81,7 @@ class Run:
         batch, heads, queries, _ = a.query.shape
         keys, value_dim = a.key.size(2), a.value.size(3)
         plan = decode_host.decode_launches(problem, config, a.lower, a.upper)
-        if self.splits is not None:
+        if self.splits is not None and config.split:
             share = -(-(plan.keys.end - plan.keys.first) // (self.splits * config.turn)) * config.turn
             plan = _shared_out(plan, Keys(plan.keys.first, plan.keys.end, max(config.turn, share)))
         shape = (batch, queries, heads, value_dim) if self.bshd else (batch, heads, queries, value_dim)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import random
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -155,6 +156,26 @@ def test_one_wave_puts_shares_together() -> None:
     """Where there are rows enough."""
     attention = Shape(16, 8, 8, 16, 200, 32, 32).attention()
     check(Run(attention, DecodeConfig(32, 32, 16, 32), splits=2))
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("number", range(40))
+def test_any_shape(number: int) -> None:
+    """Any heads, dims, lengths, bands and numbers of splits, in any order of waves."""
+    rng = random.Random(SEED + number)
+    kv_heads, group = rng.choice((1, 2, 3)), rng.choice((1, 2, 3, 4, 8))
+    dims = (rng.choice((16, 64, 80, 96, 128, 160, 256, 512, rng.randint(1, 512))) for _ in range(2))
+    queries, keys = rng.randint(1, 16), rng.randint(1, 1000)
+    dtype = rng.choice((torch.bfloat16, torch.float16))
+    shape = Shape(rng.choice((1, 2)), kv_heads * group, kv_heads, queries, keys, *dims, dtype)
+    band = {}
+    if rng.random() < 0.6:
+        band["upper"] = keys - queries + rng.choice((0, 0, -3))
+    if rng.random() < 0.3:
+        band["lower"] = keys - queries - rng.randint(0, 300)
+    attention = shape.attention(number, **band)
+    splits = rng.choice((None, 1, 2, 5))
+    check(Run(attention, splits=splits, wave_order=rng.choice(ORDERS), bshd=rng.random() < 0.5))
 
 
 def problem(batch: int, keys: int, queries: int = 1) -> SdpaProblem:
