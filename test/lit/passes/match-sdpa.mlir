@@ -255,3 +255,17 @@ func.func @head_dim(%q: !torch.vtensor<[2,4,6,513],bf16>, %k: !torch.vtensor<[2,
   %o:2 = torch.operator "torch.aten._scaled_dot_product_flash_attention_for_cpu"(%q, %k, %v, %zero, %false, %none, %none) : (!torch.vtensor<[2,4,6,513],bf16>, !torch.vtensor<[2,4,6,513],bf16>, !torch.vtensor<[2,4,6,513],bf16>, !torch.float, !torch.bool, !torch.none, !torch.none) -> (!torch.vtensor<[2,4,6,513],bf16>, !torch.vtensor<[2,4],f32>)
   return %o#0 : !torch.vtensor<[2,4,6,513],bf16>
 }
+
+// An lse that has more places than there are queries.
+// CHECK-LABEL: func.func @padded_lse
+// CHECK: torch.operator {{.*}}flycc.reason = "_scaled_dot_product_efficient_attention: its lse is used in a form that kernels do not give", flycc.reason_code = "sdpa.lse"
+func.func @padded_lse(%q: !torch.vtensor<[2,4,6,32],bf16>, %k: !torch.vtensor<[2,4,6,32],bf16>, %v: !torch.vtensor<[2,4,6,32],bf16>, %bias: !torch.vtensor<[2,1,6,6],bf16>) -> !torch.vtensor<[2,4,32],f32> {
+  %none = torch.constant.none
+  %false = torch.constant.bool false
+  %true = torch.constant.bool true
+  %zero = torch.constant.float 0.000000e+00
+  %some = torch.constant.float 5.000000e-01
+  %six = torch.constant.int 6
+  %o:4 = torch.operator "torch.aten._scaled_dot_product_efficient_attention"(%q, %k, %v, %bias, %false, %zero, %false, %some) : (!torch.vtensor<[2,4,6,32],bf16>, !torch.vtensor<[2,4,6,32],bf16>, !torch.vtensor<[2,4,6,32],bf16>, !torch.vtensor<[2,1,6,6],bf16>, !torch.bool, !torch.float, !torch.bool, !torch.float) -> (!torch.vtensor<[2,4,6,32],bf16>, !torch.vtensor<[2,4,32],f32>, !torch.vtensor<[2],si64>, !torch.vtensor<[2],si64>)
+  return %o#1 : !torch.vtensor<[2,4,32],f32>
+}
