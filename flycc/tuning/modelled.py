@@ -38,6 +38,7 @@ Problem: TypeAlias = (
 Config: TypeAlias = (
     attention.DecodeConfig
     | attention.SdpaConfig
+    | attention.WideConfig
     | gemm.GemmConfig
     | grouped_gemm.GroupedGemmConfig
     | mx.MxConfig

@@ -23,7 +23,9 @@ class Attending:
     numbers: dict[str, int | float]
 
 
-def launches(problem: SdpaProblem, config: attention.SdpaConfig | attention.DecodeConfig) -> list[Attending]:
+def launches(
+    problem: SdpaProblem, config: attention.SdpaConfig | attention.WideConfig | attention.DecodeConfig
+) -> list[Attending]:
     """The launches that compute `problem` under `config`. A band with an upper end alone is causal, with the last query
     and key together; its lower end is 1,024 keys before."""
     batch, heads, kv_heads, queries, keys, head_dim, value_dim = (

@@ -9,7 +9,7 @@ from flycc.contracts.sdpa import SdpaBackwardProblem, SdpaProblem
 from flycc.kernels.attention.backward_config import BackwardConfig, BackwardStep, plan_backward
 from flycc.kernels.attention.backward_kernarg import BACKWARD
 from flycc.kernels.attention.backward_variant import BackwardVariant
-from flycc.kernels.attention.config import SdpaConfig, choose, launch
+from flycc.kernels.attention.config import SdpaConfig, WideConfig, choose, launch
 from flycc.kernels.attention.decode_config import DecodeConfig
 from flycc.kernels.attention.decode_host import combine_kernel, decode_kernel
 from flycc.kernels.attention.decode_kernarg import COMBINE, DECODE
@@ -28,6 +28,7 @@ __all__ = [
     "DecodeConfig",
     "ForwardStep",
     "SdpaConfig",
+    "WideConfig",
     "backward_kernel",
     "choose",
     "chosen",
@@ -60,6 +61,7 @@ _FORWARD_SOURCES = (
             "softmax.py",
             "tiles.py",
             "variant.py",
+            "wide.py",
         )
     ),
 )
@@ -87,7 +89,7 @@ _BACKWARD_SOURCES = (
 )
 
 
-def kernel(problem: SdpaProblem, config: SdpaConfig) -> KernelSpec:
+def kernel(problem: SdpaProblem, config: SdpaConfig | WideConfig) -> KernelSpec:
     """The binary that computes `problem`; problems that differ in sizes other than head dims share it.
 
     Raises ValueError if `config` does not compute `problem`.
@@ -97,16 +99,16 @@ def kernel(problem: SdpaProblem, config: SdpaConfig) -> KernelSpec:
     variant = SdpaVariant.of(problem, config)
 
     def build() -> tuple[Any, tuple[Any, ...]]:
-        from flycc.kernels.attention import forward
+        from flycc.kernels.attention import forward, wide
 
-        return forward.build(variant)
+        return (wide if isinstance(config, WideConfig) else forward).build(variant)
 
     return KernelSpec("sdpa", variant.symbol, repr(variant), FORWARD, _FORWARD_SOURCES, build)
 
 
 def step_kernel(problem: SdpaProblem, step: ForwardStep) -> KernelSpec:
     """The binary of a step of `plan(problem)`."""
-    if isinstance(step.config, SdpaConfig):
+    if isinstance(step.config, SdpaConfig | WideConfig):
         return kernel(problem, step.config)
     return (decode_kernel if step.what == "decode" else combine_kernel)(problem, step.config)
 

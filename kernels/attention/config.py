@@ -1,11 +1,11 @@
-"""Configurations of the forward kernel for heads up to 256 wide, and which one a problem gets."""
+"""Configurations of the forward kernels, of heads up to 256 wide and of wider ones, and which one a problem gets."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from flycc.contracts import Reason
-from flycc.contracts.sdpa import SdpaProblem
+from flycc.contracts.sdpa import MAX_HEAD_DIM, SdpaProblem
 from flycc.contracts.sizes import Size
 from flycc.kernels.attention.features import BAND_LIMIT
 from flycc.kernels.common.machine import COMPUTE_UNITS, LDS_BYTES, MAX_WORK_ITEMS, WAVE_SIZE
@@ -17,6 +17,9 @@ RUNGS = (32, 64, 96, 128, 160, 192, 256)
 WAVE_QUERIES = 32
 #: Tiles of K and of V in LDS: one that is read, two on their way.
 STAGES = 3
+#: Heads of the kernel for wide ones are padded to multiples of this: of the slices of 64 elements each of two waves has
+#: every other one.
+_WIDE_STEP = 128
 #: Elements of 16 bytes.
 _CHUNK = 8
 
@@ -70,6 +73,44 @@ class SdpaConfig:
         return None
 
 
+@dataclass(frozen=True, slots=True)
+class WideConfig:
+    """Heads of which one is wider than 256: pairs of waves have 32 queries each, and share sums and the head."""
+
+    head_dim: int
+    value_dim: int
+
+    @property
+    def waves(self) -> int:
+        return 8
+
+    @property
+    def threads(self) -> int:
+        """Work-items of a workgroup."""
+        return self.waves * WAVE_SIZE
+
+    @property
+    def queries(self) -> int:
+        """Of a workgroup."""
+        return self.waves // 2 * WAVE_QUERIES
+
+    def __str__(self) -> str:
+        return f"wide{self.head_dim}_{self.value_dim}"
+
+    def is_valid(self, problem: SdpaProblem) -> Reason | None:
+        """None if this configuration computes `problem`, else why it does not."""
+        if reason := check_problem(problem):
+            return reason
+        for name in ("head_dim", "value_dim"):
+            size, most = getattr(problem, name), getattr(self, name)
+            if not (isinstance(size, int) and 1 <= size <= most):
+                return Reason("sdpa.config", f"{name} = {size}: configuration {self} takes 1 to {most}")
+            if most % _WIDE_STEP or most > MAX_HEAD_DIM:
+                sentence = f"multiples of {_WIDE_STEP} up to {MAX_HEAD_DIM} are accepted"
+                return Reason("sdpa.config", f"{name} of {self} is {most}: {sentence}")
+        return None
+
+
 def check_problem(problem: SdpaProblem) -> Reason | None:
     """None if `problem` is one that forward kernels of some configuration compute, else why it is not."""
     if problem.dtype not in ("bf16", "f16"):
@@ -92,12 +133,16 @@ def rung(size: Size) -> int | None:
     return next((rung for rung in RUNGS if 1 <= size <= rung), None)
 
 
-def choose(problem: SdpaProblem) -> SdpaConfig | Reason:
+def choose(problem: SdpaProblem) -> SdpaConfig | WideConfig | Reason:
     """The configuration for `problem`, or why none computes it. Sizes that are not known count as large."""
     head_dim, value_dim = rung(problem.head_dim), rung(problem.value_dim)
     if head_dim is None or value_dim is None:
-        given = f"head_dim = {problem.head_dim}, value_dim = {problem.value_dim}"
-        return Reason("sdpa.head-dim", f"{given}: the kernels take 1 to {RUNGS[-1]}")
+        dims = problem.head_dim, problem.value_dim
+        if not all(isinstance(dim, int) and 1 <= dim <= MAX_HEAD_DIM for dim in dims):
+            given = f"head_dim = {dims[0]}, value_dim = {dims[1]}"
+            return Reason("sdpa.head-dim", f"{given}: the kernels take 1 to {MAX_HEAD_DIM}")
+        wide = WideConfig(*(-(-dim // _WIDE_STEP) * _WIDE_STEP for dim in dims))  # type: ignore[operator]
+        return wide.is_valid(problem) or wide
     tile = 64 if max(head_dim, value_dim) <= 192 else 32
     config = SdpaConfig(head_dim, value_dim, 8, tile)
     sizes = problem.queries, problem.heads, problem.batch
@@ -106,7 +151,7 @@ def choose(problem: SdpaProblem) -> SdpaConfig | Reason:
     return config.is_valid(problem) or config
 
 
-def workgroups(problem: SdpaProblem, config: SdpaConfig) -> int:
+def workgroups(problem: SdpaProblem, config: SdpaConfig | WideConfig) -> int:
     """Of the launch for `problem`, whose sizes must be known."""
     queries, heads, batch = (
         size if isinstance(size, int) else 1 for size in (problem.queries, problem.heads, problem.batch)
@@ -114,7 +159,7 @@ def workgroups(problem: SdpaProblem, config: SdpaConfig) -> int:
     return -(-queries // config.queries) * heads * batch
 
 
-def launch(problem: SdpaProblem, config: SdpaConfig) -> Launch:
+def launch(problem: SdpaProblem, config: SdpaConfig | WideConfig) -> Launch:
     """Launch geometry for `problem`, whose sizes must all be known. Workgroups are counted along x, those of a head one
     after another.
 

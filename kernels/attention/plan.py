@@ -9,7 +9,7 @@ from typing import Any, Literal
 from flycc.contracts import Reason
 from flycc.contracts.sdpa import SdpaProblem
 from flycc.kernels.attention import config as general
-from flycc.kernels.attention.config import SdpaConfig
+from flycc.kernels.attention.config import SdpaConfig, WideConfig
 from flycc.kernels.attention.decode_config import DecodeConfig, choose_decode
 from flycc.kernels.attention.decode_host import Decoding, combine_numbers, decode_launches, decode_numbers
 from flycc.kernels.common.machine import COMPUTE_UNITS
@@ -28,7 +28,7 @@ class ForwardStep:
     """A launch of a kernel. `partial` is the float32 numbers that launches share by the pointer of that name."""
 
     what: What
-    config: SdpaConfig | DecodeConfig
+    config: SdpaConfig | WideConfig | DecodeConfig
     launch: Launch
     partial: int = 0
     decoding: Decoding | None = None
@@ -56,13 +56,13 @@ def plan(
 
 def steps(
     problem: SdpaProblem,
-    config: SdpaConfig | DecodeConfig,
+    config: SdpaConfig | WideConfig | DecodeConfig,
     lower: int | None = None,
     upper: int | None = None,
 ) -> tuple[ForwardStep, ...]:
     """The launches that compute `problem`, whose sizes must be known, under `config`. Raises ValueError where it does
     not."""
-    if isinstance(config, SdpaConfig):
+    if isinstance(config, SdpaConfig | WideConfig):
         return (ForwardStep("forward", config, general.launch(problem, config)),)
     decoding = decode_launches(problem, config, lower, upper)
     decode = ForwardStep("decode", config, decoding.decode, decoding.partial, decoding)
@@ -71,19 +71,19 @@ def steps(
     return decode, ForwardStep("combine", config, decoding.combine, decoding.partial, decoding)
 
 
-def chosen(problem: SdpaProblem) -> SdpaConfig | DecodeConfig | Reason:
+def chosen(problem: SdpaProblem) -> SdpaConfig | WideConfig | DecodeConfig | Reason:
     """The configuration that computes `problem`, or why none does. Sizes that are not known count as in `plan`."""
     problem = _known(problem)
     if reason := general.check_problem(problem):
         return reason
     config = general.choose(problem)
     decode = choose_decode(problem)
-    if isinstance(decode, Reason) or (isinstance(config, SdpaConfig) and not _shares_keys(problem, config)):
+    if isinstance(decode, Reason) or (not isinstance(config, Reason) and not _shares_keys(problem, config)):
         return config
     return decode
 
 
-def _shares_keys(problem: SdpaProblem, config: SdpaConfig) -> bool:
+def _shares_keys(problem: SdpaProblem, config: SdpaConfig | WideConfig) -> bool:
     queries, keys = problem.queries, problem.keys
     assert isinstance(queries, int)
     assert isinstance(keys, int)

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 from flycc.contracts.sdpa import SdpaDtype, SdpaProblem
 from flycc.contracts.sizes import Size
-from flycc.kernels.attention.config import SdpaConfig
+from flycc.kernels.attention.config import SdpaConfig, WideConfig
 from flycc.kernels.attention.features import Features
 
 #: Elements of 16 bytes, and the most of out that are stored at once.
 _CHUNK, _STORED = 8, 4
 
 
+Config = TypeVar("Config", bound=SdpaConfig | WideConfig)
+
+
 @dataclass(frozen=True, slots=True)
-class SdpaVariant:
+class SdpaVariant(Generic[Config]):
     """`ragged` says that the elements of a row of Q and K do not make whole chunks of 16 bytes; `vector` elements of a
     row of out are aligned."""
 
@@ -24,10 +28,10 @@ class SdpaVariant:
     lse: bool
     ragged: bool
     vector: int
-    config: SdpaConfig
+    config: Config
 
     @classmethod
-    def of(cls, problem: SdpaProblem, config: SdpaConfig) -> SdpaVariant:
+    def of(cls, problem: SdpaProblem, config: Config) -> SdpaVariant[Config]:
         return cls(
             dtype=problem.dtype,
             features=Features.of(problem),

@@ -11,11 +11,8 @@ in slices of 64 elements along the head. A turn has three phases, all waves meet
 | softmax | S, P; O is scaled where it must be | V of the next turn | K of the next turn |
 | weights | O^T += V^T P | K of the turn after that | |
 
-Waves 4 to 7 are a phase behind, so that of the two waves of a SIMD one multiplies while the other has its softmax. What
-a load overwrites all waves have read: K two phases, V one phase and then a meeting, before.
-
-O and the sums of P are relative to a row's highest score so far, or to one up to `_SLACK` lower: unless a row of a wave
-has grown by more, nothing is scaled.
+Waves 4 to 7 are a phase behind, so that of the two waves of a SIMD one multiplies while the other has its softmax. All
+waves have read what a load overwrites: those behind read K, or V, in the phase before its load starts.
 """
 
 from __future__ import annotations
@@ -30,16 +27,19 @@ from flydsl.expr import const_expr, range_constexpr, rocdl
 from flydsl.expr.typing import T
 
 from flycc.kernels.attention.dropout import Dropout
+from flycc.kernels.attention.forward import meet, total_of, valid
 from flycc.kernels.attention.kernarg import FORWARD
 from flycc.kernels.attention.mfma import BLOCK, RESULTS, SLICE, as_operands, product
 from flycc.kernels.attention.scores import LN_2, Band, Beside, Documents, Mask, Place, Scores, exp2
+from flycc.kernels.attention.softmax import LOWEST, SLACK, exponentials, higher, highest, over_halves, splat
 from flycc.kernels.attention.tiles import CHUNK, ELEMENT_BYTES, Ring, Rows
-from flycc.kernels.attention.wide_host import QUERIES, WAVES, WideVariant
+from flycc.kernels.attention.variant import SdpaVariant
 from flycc.kernels.common.arguments import numbers, placeholders
 from flycc.kernels.common.buffers import bounded, checked, store16
-from flycc.kernels.common.machine import WAVE_SIZE, XCDS
+from flycc.kernels.common.machine import WAVE_SIZE
 from flycc.kernels.common.vectors import ELEMENTS
 from flycc.kernels.common.wave import uniform
+from flycc.kernels.gemm.order import on_xcd
 
 if TYPE_CHECKING:
     Sizes = Any
@@ -51,40 +51,8 @@ else:
 STAGES = 2
 #: Elements of the slices of which the waves of a pair have every other one.
 _HALF = 64
-#: In units of ln 2.
-_SLACK = 8.0
 #: Products between the reads of an operand and its use.
 _AHEAD = 3
-_LOWEST = -float.fromhex("0x1.fffffep127")
-
-
-def _meet(loads: int) -> None:
-    """All waves meet when each has at most `loads` loads on their way."""
-    rocdl.sched_barrier(0)
-    rocdl.s_waitcnt(vmcnt=loads, lgkmcnt=0)
-    rocdl.s_barrier()
-    rocdl.sched_barrier(0)
-
-
-def _other_half(value: fx.Float32) -> fx.Float32:
-    """What lane ^ 32 has."""
-    return fx.gpu.shuffle_xor(value, 32, WAVE_SIZE)
-
-
-def _highest(values: fx.Vector) -> fx.Float32:
-    """Of a lane's; NaN is left out, which P has anyway."""
-    parts = [values[i] for i in range(values.numel)]
-    while len(parts) > 1:
-        three = [parts[i : i + 3] for i in range(0, len(parts), 3)]
-        parts = [_max(part) for part in three]
-    return parts[0]
-
-
-def _max(values: list[fx.Float32]) -> fx.Float32:
-    total = values[0]
-    for value in values[1:]:
-        total = fx.Float32(fx.arith.maxnumf(total, value))
-    return total
 
 
 @dataclass(frozen=True)
@@ -157,37 +125,30 @@ class Work:
         return self.scores.band.has_all(query, query + (BLOCK - 1), key, key + (BLOCK - 1))
 
     def products(self, turn: fx.Int32) -> fx.Vector:
-        sums = fx.Vector.filled(RESULTS, 0.0, fx.Float32)
+        sums = splat(fx.Float32(0.0))
         rows = self.keys.ring.row_slices(turn % STAGES, 0)
-        rows = replace(rows, first=rows.first ^ self.half)
+        rows = replace(rows, own=rows.own ^ self.half)
         for i, b in enumerate(self.of_q):
-            a = rows.load(i // 4 * 8 + i % 4)
+            number = i // 4 * 8 + i % 4
+            a = rows.load(number)
             if self.ragged and i + 4 >= len(self.of_q):
-                a = _valid(
-                    a,
-                    self.keys.rows.dim
-                    - self.half
-                    - (i // 4 * 2 * _HALF + i % 4 * SLICE + self.lane // BLOCK * CHUNK),
-                )
+                chunk = self.half // CHUNK + 2 * number + self.lane // BLOCK
+                a = valid(a, chunk, self.keys.rows.dim)
             sums = product(self.element, a, b, sums)
         _read_ahead(len(self.of_q), 1)
         return sums
 
-    def probabilities(self, values: fx.Vector, shift: fx.Float32) -> list[fx.Float32]:
-        unit = fx.Vector.filled(16, self.scores.unit, fx.Float32)
-        exponents = fx.math.fma(values, unit, fx.Vector.filled(16, -shift, fx.Float32))
-        return [exp2(exponents[i]) for i in range(16)]
-
-    def operand(self, p: list[fx.Float32], turn: fx.Int32) -> list[fx.Vector]:
-        """P as operand of products with V."""
+    def operand(self, p: fx.Vector, turn: fx.Int32) -> list[fx.Vector]:
+        """P as operand of products with V, without what dropout leaves out."""
         if self.dropout is not None:
             kept = self.dropout.kept(self.place(turn))
-            p = [keep.select(value, fx.Float32(0.0)) for keep, value in zip(kept, p, strict=True)]
-        return as_operands(fx.Vector.from_elements(p, fx.Float32), self.element)
+            some = [keep.select(p[i], fx.Float32(0.0)) for i, keep in enumerate(kept)]
+            p = fx.Vector.from_elements(some, fx.Float32)
+        return as_operands(p, self.element)
 
     def weigh(self, turn: fx.Int32, of_p: list[fx.Vector], total: list[fx.Vector]) -> list[fx.Vector]:
         columns = self.values.ring.columns(turn % STAGES, 0)
-        columns = replace(columns, first=columns.first ^ self.half)
+        columns = replace(columns, own=columns.own ^ self.half)
         for half, b in enumerate(of_p):
             total = [
                 product(self.element, columns.load(i // 2 * 4 + i % 2, half), b, sums)
@@ -213,7 +174,7 @@ def _step(work: Any, turn: Any, shift: Any, sums: Any, total: Any) -> Any:
     products = work.products(turn)
     work.exchange.put(products)
     beside = work.scores.load(place)
-    _meet(work.keys.ring.loads)
+    meet(work.keys.ring.loads)
 
     others = work.exchange.get()
     work.values.load(turn + 1)
@@ -225,18 +186,17 @@ def _step(work: Any, turn: Any, shift: Any, sums: Any, total: Any) -> Any:
             values = _masked(work, products, place, beside)
     else:
         values = _masked(work, products, place, beside)
-    highest = _highest(values) * work.scores.unit
-    highest = _max([highest, _other_half(highest), shift])
-    grown = rocdl.ballot(T.i64, (highest > shift + _SLACK).ir_value())
+    now = higher(highest([values]) * work.scores.unit, shift)
+    grown = rocdl.ballot(T.i64, (now > shift + SLACK).ir_value())
     if fx.Int64(grown) != 0:
-        factor = exp2(shift - highest)
-        shift = highest
+        factor = exp2(shift - now)
+        shift = now
         sums = sums * factor
-        total = [block * fx.Vector.filled(16, factor, fx.Float32) for block in total]
-    p = work.probabilities(values, shift)
-    sums = sums + _sum(p)
+        total = [block * splat(factor) for block in total]
+    p = exponentials(values, work.scores.unit, shift)
+    sums = sums + total_of([p])
     of_p = work.operand(p, turn)
-    _meet(work.values.ring.loads)
+    meet(work.values.ring.loads)
 
     work.keys.load(turn + 2)
     total = work.weigh(turn, of_p, total)
@@ -250,11 +210,11 @@ def _masked(work: Work, products: fx.Vector, place: Place, beside: Beside) -> fx
     return work.scores.of(products, place, beside)[0]
 
 
-def build(variant: WideVariant) -> tuple[Any, tuple[Any, ...]]:
+def build(variant: SdpaVariant) -> tuple[Any, tuple[Any, ...]]:
     """The host function that launches the kernel of `variant`, and placeholder arguments for it."""
     element = ELEMENTS[variant.dtype]
-    features = variant.features
-    threads = WAVES * WAVE_SIZE
+    config, features = variant.config, variant.features
+    threads = config.threads
 
     @flyc.kernel(name=variant.symbol)
     def sdpa_wide(
@@ -272,129 +232,123 @@ def build(variant: WideVariant) -> tuple[Any, tuple[Any, ...]]:
         strides: Strides,
     ) -> None:
         queries, keys = sizes.queries, sizes.keys
-        tiles = fx.Int32(fx.Uint32(queries + (QUERIES - 1)) // QUERIES)
-        # An XCD has neighbours, so that K and V of a head come to few L2s.
-        share = fx.Int32(fx.Uint32(tiles * sizes.heads * sizes.batch + (XCDS - 1)) // XCDS)
-        index = fx.block_idx.x % XCDS * share + fx.block_idx.x // XCDS
-        if index < tiles * sizes.heads * sizes.batch:
-            batch_head = fx.Int32(fx.Uint32(index) // fx.Uint32(tiles))
-            # Queries that see most keys first.
-            first_query = (tiles - 1 - (index - batch_head * tiles)) * QUERIES
-            batch = fx.Int32(fx.Uint32(batch_head) // fx.Uint32(sizes.heads))
-            head = batch_head - batch * sizes.heads
-            kv_head = fx.Int32(fx.Uint32(head) // fx.Uint32(sizes.group))
-            thread = fx.thread_idx.x
-            wave, lane = uniform(thread // WAVE_SIZE), thread % WAVE_SIZE
-            band = Band(features, sizes.lower, sizes.upper, queries, keys)
-            start, end = band.keys_of(first_query, fx.min(first_query + QUERIES, queries) - 1)
-            start = start // BLOCK * BLOCK
-            turns = fx.Int32(fx.Uint32(fx.max(end - start, fx.Int32(0)) + (BLOCK - 1)) // BLOCK)
+        tiles = fx.Int32(fx.Uint32(queries + (config.queries - 1)) // config.queries)
+        number = fx.Int32(on_xcd(fx.block_idx.x, tiles * sizes.heads * sizes.batch))
+        batch_head = fx.Int32(fx.Uint32(number) // fx.Uint32(tiles))
+        # The last queries see most keys where these are causal: they come first.
+        first_query = (tiles - 1 - (number - batch_head * tiles)) * config.queries
+        batch = fx.Int32(fx.Uint32(batch_head) // fx.Uint32(sizes.heads))
+        head = batch_head - batch * sizes.heads
+        kv_head = fx.Int32(fx.Uint32(head) // fx.Uint32(sizes.group))
+        thread = fx.thread_idx.x
+        wave, lane = uniform(thread // WAVE_SIZE), thread % WAVE_SIZE
+        band = Band(features, sizes.lower, sizes.upper, queries, keys)
+        start, end = band.keys_of(first_query, fx.min(first_query + config.queries, queries) - 1)
+        start = start // BLOCK * BLOCK
+        turns = fx.Int32(fx.Uint32(fx.max(end - start, fx.Int32(0)) + (BLOCK - 1)) // BLOCK)
 
-            shared = fx.SharedAllocator()
-            of_keys, of_values = (
-                Ring(
-                    shared.allocate(fx.Array[fx.Int16, STAGES * BLOCK * dim, 16]).peek().ptr,
-                    BLOCK,
-                    dim,
-                    STAGES,
-                    threads,
-                    thread,
-                    wave,
-                )
-                for dim in (variant.head_dim, variant.value_dim)
+        shared = fx.SharedAllocator()
+        of_keys, of_values = (
+            Ring(
+                shared.allocate(fx.Array[fx.Int16, STAGES * BLOCK * dim, 16]).peek().ptr,
+                BLOCK,
+                dim,
+                STAGES,
+                threads,
+                thread,
+                wave,
             )
-            sent = shared.allocate(fx.Array[fx.Float32, WAVES * WAVE_SIZE * RESULTS, 16]).peek().ptr
-            at_k = k + (fx.Int64(batch) * strides.k_batch + fx.Int64(kv_head) * strides.k_head)
-            at_v = v + (fx.Int64(batch) * strides.v_batch + fx.Int64(kv_head) * strides.v_head)
-            key_tiles = Tiles(
-                of_keys,
-                Rows(at_k, sizes.k_row, keys, sizes.head_dim),
-                of_keys.aim(sizes.k_row, sizes.head_dim),
-                start,
-            )
-            value_tiles = Tiles(
-                of_values,
-                Rows(at_v, sizes.v_row, keys, sizes.value_dim),
-                of_values.aim(sizes.v_row, sizes.value_dim),
-                start,
-            )
-            key_tiles.load(fx.Int32(0))
-            value_tiles.load(fx.Int32(0))
-            key_tiles.load(fx.Int32(1))
+            for dim in (config.head_dim, config.value_dim)
+        )
+        sent = shared.allocate(fx.Array[fx.Float32, threads * RESULTS, 16]).peek().ptr
+        at_k = k + (fx.Int64(batch) * strides.k_batch + fx.Int64(kv_head) * strides.k_head)
+        at_v = v + (fx.Int64(batch) * strides.v_batch + fx.Int64(kv_head) * strides.v_head)
+        key_tiles = Tiles(
+            of_keys,
+            Rows(at_k, sizes.k_row, keys, sizes.head_dim),
+            of_keys.aim(sizes.k_row, sizes.head_dim),
+            start,
+        )
+        value_tiles = Tiles(
+            of_values,
+            Rows(at_v, sizes.v_row, keys, sizes.value_dim),
+            of_values.aim(sizes.v_row, sizes.value_dim),
+            start,
+        )
+        key_tiles.load(fx.Int32(0))
+        value_tiles.load(fx.Int32(0))
+        key_tiles.load(fx.Int32(1))
 
-            own = first_query + wave // 2 * BLOCK
-            query = own + lane % BLOCK
-            # Slices of 64 elements take turns.
-            half = wave % 2 * _HALF
-            at_q = q + (fx.Int64(batch) * strides.q_batch + fx.Int64(head) * strides.q_head)
-            own_rows = at_q + fx.Int64(own) * fx.Int64(sizes.q_row)
-            of_q = _query_operands(
-                variant, Rows(own_rows, sizes.q_row, queries - own, sizes.head_dim), half, lane
-            )
+        own = first_query + wave // 2 * BLOCK
+        query = own + lane % BLOCK
+        # Slices of 64 elements take turns.
+        half = wave % 2 * _HALF
+        at_q = q + (fx.Int64(batch) * strides.q_batch + fx.Int64(head) * strides.q_head)
+        own_rows = at_q + fx.Int64(own) * fx.Int64(sizes.q_row)
+        of_q = _query_operands(
+            variant, Rows(own_rows, sizes.q_row, queries - own, sizes.head_dim), half, lane
+        )
 
-            slope = fx.Float32(0.0)
-            if const_expr(features.alibi):
-                slope = fx.Float32(fx.ptr_load(slopes + head, result_type=fx.Float32.ir_type))
-            masked = documents = dropout = None
-            if const_expr(features.mask != "none"):
-                at_mask = mask + (fx.Int64(batch) * strides.mask_batch + fx.Int64(head) * strides.mask_head)
-                masked = Mask(features.mask, at_mask, strides.mask_query, strides.mask_key, queries, keys)
-            if const_expr(features.documents):
-                of_batch = query_documents + fx.Int64(batch) * fx.Int64(queries)
-                others = key_documents + fx.Int64(batch) * fx.Int64(keys)
-                documents = Documents.of(query, of_batch, queries, others, keys)
-            if const_expr(features.dropout):
-                dropout = Dropout.of(seed, batch_head, sizes.threshold)
-            scores = Scores(features, band, sizes.scale, sizes.softcap, slope, masked, documents)
-            work = Work(
-                element,
-                Exchange(sent, lane, wave),
-                key_tiles,
-                value_tiles,
-                half,
-                of_q,
-                scores,
-                dropout,
-                own,
-                start,
-                lane,
-                variant.ragged,
-            )
-            total = [
-                fx.Vector.filled(RESULTS, 0.0, fx.Float32)
-                for _ in range_constexpr(variant.value_dim // (2 * BLOCK))
-            ]
-            shift, sums = fx.Float32(_LOWEST), fx.Float32(0.0)
-            _meet(of_keys.loads + of_values.loads)
-            if wave // 4 == 1:
-                rocdl.s_barrier()
-            for turn in range(turns):
-                shift, sums, total = _step(work, fx.Int32(turn), shift, sums, total)
-            if wave // 4 == 0:
-                rocdl.s_barrier()
-            rocdl.s_waitcnt(vmcnt=0)
-            sums = sums + _other_half(sums)
-            inverse = fx.Float32(rocdl.rcp(T.f32, sums.ir_value()))
-            inverse = (sums == 0.0).select(fx.Float32(0.0), inverse)
-            if const_expr(features.dropout):
-                inverse = inverse * sizes.inverse_keep
-            row = out + (fx.Int64(batch) * strides.out_batch + fx.Int64(head) * strides.out_head)
-            buffer = bounded(row + fx.Int64(own) * fx.Int64(sizes.out_row))
-            place = lane % BLOCK * sizes.out_row
-            for i, block in enumerate(total):
-                for r in range_constexpr(0, RESULTS, variant.store):
-                    own_column = half + lane // BLOCK * 4
-                    column = own_column + ((i // 2 * 4 + i % 2) * BLOCK + r // 4 * 8 + r % 4)
-                    some = [block[r + j] * inverse for j in range_constexpr(variant.store)]
-                    exists = (query < queries) & (column < sizes.value_dim)
-                    store16(buffer, some, element, checked(exists, (place + column) * ELEMENT_BYTES))
-            if const_expr(variant.lse):
-                logarithm = (shift + fx.Float32(rocdl.log(T.f32, sums.ir_value()))) * LN_2
-                value = (sums == 0.0).select(fx.Float32(-math.inf), logarithm)
-                row_lse = bounded(lse + (fx.Int64(batch_head) * fx.Int64(queries) + fx.Int64(own)))
-                exists = (query < queries) & (lane < BLOCK) & (wave % 2 == 0)
-                offset = checked(exists, lane * 4).ir_value()
-                rocdl.raw_ptr_buffer_store(value.ir_value(), row_lse, offset, fx.Int32(0).ir_value())
+        slope = fx.Float32(0.0)
+        if const_expr(features.alibi):
+            slope = fx.Float32(fx.ptr_load(slopes + head, result_type=fx.Float32.ir_type))
+        masked = documents = dropout = None
+        if const_expr(features.mask != "none"):
+            at_mask = mask + (fx.Int64(batch) * strides.mask_batch + fx.Int64(head) * strides.mask_head)
+            masked = Mask(features.mask, at_mask, strides.mask_query, strides.mask_key, queries, keys)
+        if const_expr(features.documents):
+            of_batch = query_documents + fx.Int64(batch) * fx.Int64(queries)
+            others = key_documents + fx.Int64(batch) * fx.Int64(keys)
+            documents = Documents.of(query, of_batch, queries, others, keys)
+        if const_expr(features.dropout):
+            dropout = Dropout.of(seed, batch_head, sizes.threshold)
+        scores = Scores(features, band, sizes.scale, sizes.softcap, slope, masked, documents)
+        work = Work(
+            element,
+            Exchange(sent, lane, wave),
+            key_tiles,
+            value_tiles,
+            half,
+            of_q,
+            scores,
+            dropout,
+            own,
+            start,
+            lane,
+            variant.ragged,
+        )
+        total = [splat(fx.Float32(0.0)) for _ in range_constexpr(config.value_dim // (2 * BLOCK))]
+        shift, sums = fx.Float32(LOWEST), fx.Float32(0.0)
+        meet(of_keys.loads + of_values.loads)
+        if wave // 4 == 1:
+            rocdl.s_barrier()
+        for turn in range(turns):
+            shift, sums, total = _step(work, fx.Int32(turn), shift, sums, total)
+        if wave // 4 == 0:
+            rocdl.s_barrier()
+        rocdl.s_waitcnt(vmcnt=0)
+        sums = over_halves(lambda a, b: a + b, sums)
+        inverse = fx.Float32(rocdl.rcp(T.f32, sums.ir_value()))
+        inverse = (sums == 0.0).select(fx.Float32(0.0), inverse)
+        if const_expr(features.dropout):
+            inverse = inverse * sizes.inverse_keep
+        row = out + (fx.Int64(batch) * strides.out_batch + fx.Int64(head) * strides.out_head)
+        buffer = bounded(row + fx.Int64(own) * fx.Int64(sizes.out_row))
+        place = lane % BLOCK * sizes.out_row
+        for i, block in enumerate(total):
+            for r in range_constexpr(0, RESULTS, variant.vector):
+                own_column = half + lane // BLOCK * 4
+                column = own_column + ((i // 2 * 4 + i % 2) * BLOCK + r // 4 * 8 + r % 4)
+                some = [block[r + j] * inverse for j in range_constexpr(variant.vector)]
+                exists = (query < queries) & (column < sizes.value_dim)
+                store16(buffer, some, element, checked(exists, (place + column) * ELEMENT_BYTES))
+        if const_expr(variant.lse):
+            logarithm = (shift + fx.Float32(rocdl.log(T.f32, sums.ir_value()))) * LN_2
+            value = (sums == 0.0).select(fx.Float32(-math.inf), logarithm)
+            row_lse = bounded(lse + (fx.Int64(batch_head) * fx.Int64(queries) + fx.Int64(own)))
+            exists = (query < queries) & (lane < BLOCK) & (wave % 2 == 0)
+            offset = checked(exists, lane * 4).ir_value()
+            rocdl.raw_ptr_buffer_store(value.ir_value(), row_lse, offset, fx.Int32(0).ir_value())
 
     @flyc.jit
     def launch(
@@ -424,34 +378,22 @@ def build(variant: WideVariant) -> tuple[Any, tuple[Any, ...]]:
     return launch, (*placeholders(FORWARD, elements), fx.Int32(1))
 
 
-def _query_operands(variant: WideVariant, rows: Rows, half: fx.Int32, lane: fx.Int32) -> list[fx.Vector]:
+def _query_operands(variant: SdpaVariant, rows: Rows, half: fx.Int32, lane: fx.Int32) -> list[fx.Vector]:
     """The lane's query, of `rows`, as operand of products with K, over the wave's half of the head."""
     buffer = rows.buffer(BLOCK)
     column = half + lane // BLOCK * CHUNK
     exists = lane % BLOCK < rows.count
     offset = checked(exists, (lane % BLOCK * rows.stride + column) * ELEMENT_BYTES)
     found = []
-    for i in range(variant.head_dim // (2 * SLICE)):
+    for i in range(variant.config.head_dim // (2 * SLICE)):
         more = i // 4 * 2 * _HALF + i % 4 * SLICE
         at = checked(column + more < rows.dim, offset)
         kind = fx.Vector.make_type(4, fx.Int32)
         words = fx.Vector(rocdl.raw_ptr_buffer_load(kind, buffer, at, fx.Int32(more * ELEMENT_BYTES)))
         operand = words.bitcast(fx.Int16)
-        found.append(_valid(operand, rows.dim - column - more) if variant.ragged else operand)
+        found.append(
+            valid(operand, half // CHUNK + more // CHUNK + lane // BLOCK, rows.dim)
+            if variant.ragged
+            else operand
+        )
     return found
-
-
-def _valid(operand: fx.Vector, count: fx.Int32) -> fx.Vector:
-    """The first `count` of 8 elements, then zeros."""
-    words = operand.bitcast(fx.Int32)
-    kept = []
-    for i in range(words.numel):
-        low = (count > 2 * i).select(words[i] & 0xFFFF, fx.Int32(0))
-        kept.append((count > 2 * i + 1).select(words[i], low))
-    return fx.Vector.from_elements(kept, fx.Int32).bitcast(fx.Int16)
-
-
-def _sum(values: list[fx.Float32]) -> fx.Float32:
-    while len(values) > 1:
-        values = [values[i] + values[i + 1] for i in range(0, len(values), 2)]
-    return values[0]

@@ -16,14 +16,14 @@ from flycc.kernels import attention
 def forward(
     operands: Attention,
     run: Run,
-    config: attention.SdpaConfig | None = None,
+    config: attention.SdpaConfig | attention.WideConfig | None = None,
     seed: tuple[int, int] = (0, 0),
     align_out: int = 16,
 ) -> tuple[Tensor, Tensor]:
     """What the kernel writes of out and lse; `seed` is what `operands.keep` is of."""
     problem = problem_of(operands, align_out).forward
     chosen = config or attention.choose(problem)
-    assert isinstance(chosen, attention.SdpaConfig), chosen
+    assert isinstance(chosen, attention.SdpaConfig | attention.WideConfig), chosen
     tensors = {"q": operands.query, "k": operands.key, "v": operands.value}
     inputs = {name: Strided(tensor, run.order, run.padding) for name, tensor in tensors.items()}
     batch, heads, queries, _ = operands.query.shape
