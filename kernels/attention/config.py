@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from flycc.contracts import Reason
 from flycc.contracts.sdpa import MAX_HEAD_DIM, SdpaProblem
@@ -22,6 +22,8 @@ STAGES = 3
 _WIDE_STEP = 128
 #: Elements of 16 bytes.
 _CHUNK = 8
+#: Of wider heads the registers of one of eight waves do not hold Q and the sums: four have twice as many each.
+_MOST_STAGGERED = 192
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,11 +145,13 @@ def choose(problem: SdpaProblem) -> SdpaConfig | WideConfig | Reason:
             return Reason("sdpa.head-dim", f"{given}: the kernels take 1 to {MAX_HEAD_DIM}")
         wide = WideConfig(*(-(-dim // _WIDE_STEP) * _WIDE_STEP for dim in dims))  # type: ignore[operator]
         return wide.is_valid(problem) or wide
-    tile = 64 if max(head_dim, value_dim) <= 192 else 32
-    config = SdpaConfig(head_dim, value_dim, 8, tile)
-    sizes = problem.queries, problem.heads, problem.batch
-    if all(isinstance(size, int) for size in sizes) and workgroups(problem, config) < COMPUTE_UNITS:
-        config = SdpaConfig(head_dim, value_dim, 4, tile)
+    if head_dim + value_dim > 2 * _MOST_STAGGERED:
+        config = SdpaConfig(head_dim, value_dim, 4, 32)
+    else:
+        config = SdpaConfig(head_dim, value_dim)
+        sizes = problem.queries, problem.heads, problem.batch
+        if all(isinstance(size, int) for size in sizes) and workgroups(problem, config) < COMPUTE_UNITS:
+            config = replace(config, waves=4)
     return config.is_valid(problem) or config
 
 
