@@ -158,6 +158,8 @@ def _choice(problem: SdpaProblem | SdpaBackwardProblem) -> Any:
     """The configuration of the kernels' own choice, or why there is none; None where there are no kernels to model."""
     if isinstance(problem, SdpaProblem) and isinstance(config := attention.chosen(problem), DecodeConfig):
         return config
+    if isinstance(problem, SdpaBackwardProblem):
+        return attention.plan_backward(problem)
     family = family_of(problem)
     return family.choose(problem) if family else None
 

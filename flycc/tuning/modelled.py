@@ -23,8 +23,8 @@ import numpy as np
 from flycc import codegen, emulator
 from flycc.contracts import FlyccError, GemmProblem, GroupedGemmProblem, Reason, RmsNormProblem, TopkProblem
 from flycc.contracts.scaled_gemm import BLOCK_K, ScaledGemmProblem
-from flycc.contracts.sdpa import SdpaProblem
-from flycc.costmodel import Floor, Interval, Prediction, loop_turns, neighbours, predict
+from flycc.contracts.sdpa import SdpaBackwardProblem, SdpaProblem
+from flycc.costmodel import Floor, Interval, Prediction, Reuse, loop_turns, neighbours, predict
 from flycc.emulator.trace import Trace
 from flycc.emulator.trace_recorder import Recorder
 from flycc.kernels import attention, gemm, grouped_gemm, mx, rms_norm, topk
@@ -33,12 +33,19 @@ from flycc.kernels.mx import pack
 from flycc.tuning import modelled_attention
 
 Problem: TypeAlias = (
-    GemmProblem | GroupedGemmProblem | RmsNormProblem | ScaledGemmProblem | SdpaProblem | TopkProblem
+    GemmProblem
+    | GroupedGemmProblem
+    | RmsNormProblem
+    | ScaledGemmProblem
+    | SdpaBackwardProblem
+    | SdpaProblem
+    | TopkProblem
 )
 Config: TypeAlias = (
     attention.DecodeConfig
     | attention.SdpaConfig
     | attention.WideConfig
+    | tuple[attention.BackwardStep, ...]
     | gemm.GemmConfig
     | grouped_gemm.GroupedGemmConfig
     | mx.MxConfig
@@ -117,7 +124,33 @@ def total(predictions: list[Prediction]) -> Interval:
 def _modelled(problem: Problem, config: Config, floor: Floor) -> tuple[Prediction, ...]:
     if isinstance(problem, GemmProblem | ScaledGemmProblem):
         return _products(problem, config, floor)
+    if isinstance(problem, SdpaBackwardProblem):
+        return tuple(_gradients(problem, step, floor) for step in config)  # type: ignore[union-attr]
     return tuple(predicted(step, floor) for step in steps(problem, config))
+
+
+def _gradients(problem: SdpaBackwardProblem, step: attention.BackwardStep, floor: Floor) -> Prediction:
+    """A launch of attention's gradients, by workgroups that do as much as its on average."""
+    whole = _attending(modelled_attention.gradients(problem, step))
+    made = modelled_attention.average(problem, step, _TURNS)
+    if made is None:
+        return predicted(whole, floor)
+    one, left_out = made
+    trace = _trace(_attending(one))
+    turns = loop_turns(trace)
+    if turns is None or (left_out and turns < _APART):
+        return predicted(whole, floor)
+    reuse = None
+    if problem.forward.upper:  # a tile a head shares nothing with its neighbours
+        without = SdpaBackwardProblem(replace(problem.forward, upper=False))
+        found = _gradients(without, step, floor).bytes
+        reuse = Reuse(1 - found["mall"] / found["l2"], 1 - found["hbm"] / found["mall"], "as without a band")
+    grid = step.launch.grid
+    return predict(_moved(trace, grid), grid, turns=turns + left_out, floor=floor, reuse=reuse)
+
+
+def _attending(one: modelled_attention.Attending) -> Step:
+    return Step(one.spec, one.launch, one.buffers, one.numbers)
 
 
 def steps(problem: Problem, config: Config) -> list[Step]:
@@ -130,7 +163,9 @@ def steps(problem: Problem, config: Config) -> list[Step]:
         return [_grouped(problem, config, equal_groups(problem))]
     if isinstance(problem, SdpaProblem):
         found = modelled_attention.launches(problem, config)  # type: ignore[arg-type]
-        return [Step(one.spec, one.launch, one.buffers, one.numbers) for one in found]
+        return [_attending(one) for one in found]
+    if isinstance(problem, SdpaBackwardProblem):
+        return [_attending(modelled_attention.gradients(problem, step)) for step in config]  # type: ignore[union-attr]
     return _norm(problem, config) if isinstance(problem, RmsNormProblem) else _selection(problem, config)
 
 
