@@ -13,7 +13,7 @@ the tiles that the first two read.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -28,16 +28,18 @@ from flycc.kernels.attention.backward_variant import BackwardVariant
 from flycc.kernels.attention.dropout import Dropout
 from flycc.kernels.attention.features import BAND_LIMIT
 from flycc.kernels.attention.mfma import BLOCK, RESULTS, as_operands, product
-from flycc.kernels.attention.scores import Band, Documents, Mask, Place, Scores, lse_in_units
+from flycc.kernels.attention.scores import LN_2, LOG2_E, Band, Documents, Mask, Place, Scores, exp2, lse_in_units
 from flycc.kernels.attention.tiles import CHUNK, ELEMENT_BYTES, Ring, Rows, loads_of_tile
 from flycc.kernels.common.buffers import bounded
 from flycc.kernels.common.machine import WAVE_SIZE
 from flycc.kernels.common.vectors import ELEMENTS
-from flycc.kernels.common.wave import uniform
+from flycc.kernels.common.wave import anew, uniform
 from flycc.kernels.gemm.pipeline import meet
 
 #: Tiles of Q and dO that LDS holds: one that is read, two on their way.
 _STAGES = 3
+#: Blocks of dV^T that come before the same of dK^T, which needs dS: so addresses of both soon leave registers.
+_LATER = 1.5
 #: Loads of lse and delta of a tile.
 _ROW_LOADS = 2
 
@@ -120,6 +122,8 @@ class Stream:
     offsets: tuple[list[fx.Int32], list[fx.Int32]]
     kept: fx.Pointer
     lane: fx.Int32
+    per_score: fx.Float32
+    unit: fx.Float32
 
     @classmethod
     def of(
@@ -141,7 +145,11 @@ class Stream:
             of_grad.aim(fx.Int32(shape.grad_row), shape.value_dim),
         )
         lane = thread % WAVE_SIZE
-        return cls(variant, shape, operands, (of_q, of_grad), offsets, kept + wave * of_wave, lane)
+        per_score, unit = (
+            fx.Int32(uniform(value.bitcast(fx.Int32))).bitcast(fx.Float32)
+            for value in (fx.Float32(LN_2) / shape.scale, shape.scale * LOG2_E)
+        )
+        return cls(variant, shape, operands, (of_q, of_grad), offsets, kept + wave * of_wave, lane, per_score, unit)
 
     def begin(self, tiles: Tiles) -> list[fx.Float32]:
         """Starts the loads of the first tiles and keeps the rows of the first; returns those of the second, on their
@@ -185,15 +193,19 @@ class Stream:
         ]
 
     def keep_rows(self, at: At, slot: fx.Int32, rows: list[fx.Float32]) -> None:
-        """Keeps what `of_rows` gives. lse of queries that do not exist is that of those which see no key."""
+        """Keeps what `of_rows` gives. Queries that do not exist are as those that see no key."""
         lse, delta = rows
         none = self.lane >= self.left(at)
+        start = none.select(fx.Float32(-math.inf), -lse_in_units(lse))
+        if self.variant.features.linear:
+            start = start * self.per_score
         to = self.kept + (slot * (2 * WAVE_SIZE) + self.lane)
-        fx.ptr_store(none.select(fx.Float32(math.inf), lse_in_units(lse)).ir_value(), to)
+        fx.ptr_store(start.ir_value(), to)
         fx.ptr_store((-delta).ir_value(), to + WAVE_SIZE)
 
     def of_rows(self, slot: fx.Int32, what: int, block: int) -> fx.Vector:
-        """lse in units of ln 2 (0) or -delta (1) of a lane's results."""
+        """-lse (0), where scores are linear as products have it, else in units of ln 2, or -delta (1) of a lane's
+        results: what their sums may start with."""
         first = self.kept + (slot * (2 * WAVE_SIZE) + self.lane // BLOCK * 4)
         kind = fx.Vector.make_type(4, fx.Float32)
         places = [first + (what * WAVE_SIZE + block * BLOCK + 8 * i) for i in range(RESULTS // 4)]
@@ -245,9 +257,11 @@ class Keys:
         """Of S and of dP, of which the last makes `operands`: dS and P."""
         variant, stream = self.stream.variant, self.stream
         element = ELEMENTS[variant.dtype]
-        sums = [fx.Vector.filled(RESULTS, 0.0, fx.Float32)] * 2
-        if not variant.features.dropout:
-            sums[1] = stream.of_rows(slot, 1, block)
+        starts = variant.features.linear, not variant.features.dropout
+        sums = [
+            stream.of_rows(slot, what, block) if start else fx.Vector.filled(RESULTS, 0.0, fx.Float32)
+            for what, start in enumerate(starts)
+        ]
         scores = self._scores(at.head)
         beside = scores.load(place)
         ragged = variant.ragged_head, variant.ragged_value
@@ -255,6 +269,8 @@ class Keys:
         turns = []
         for i, own in enumerate((self.k, self.v)):
             slices = stream.rings[i].row_slices(stage, block)
+            if i:  # or addresses that both tiles have in common would stay in registers
+                slices = replace(slices, first=anew(slices.first))
 
             def read(number: int, i: int = i, slices: Any = slices) -> fx.Vector:
                 rows = slices.load(number)
@@ -296,7 +312,10 @@ class Keys:
             made, *derivative = _either(whole, partial(make, True), partial(make, False))
         else:
             made, *derivative = make(True)
-        p = scores.probabilities(made, self.stream.of_rows(slot, 0, block))
+        if features.linear:
+            p = fx.Vector.from_elements([exp2(made[i] * self.stream.unit) for i in range(RESULTS)], fx.Float32)
+        else:
+            p = scores.probabilities(made, -self.stream.of_rows(slot, 0, block))
         if features.adds:
             exist = [place.of_rows + step < self.stream.shape.queries for step in place.steps]
             values = [exists.select(p[i], fx.Float32(0.0)) for i, exists in enumerate(exist)]
@@ -327,15 +346,19 @@ class Keys:
             acc[place] = product(element, rows, operands[what][half], acc[place])
 
         turns = []
-        for what, first, count in ((1, of_k, config.value_dim // BLOCK), (0, 0, of_k)):
-            columns = self.stream.rings[what].columns(stage, block)
+        columns = [ring.columns(stage, block) for ring in self.stream.rings]
+        counts = config.head_dim // BLOCK, config.value_dim // BLOCK
+        for what, column in sorted(
+            ((what, column) for what in range(2) for column in range(counts[what])),
+            key=lambda at: (at[1] + (1 - at[0]) * _LATER, -at[0]),
+        ):
+            place = column if what == 0 else of_k + column
             turns += [
                 Turn(
-                    partial(columns.load, column, half),
-                    partial(multiply, what=what, half=half, place=first + column),
+                    partial(columns[what].load, column, half),
+                    partial(multiply, what=what, half=half, place=place),
                 )
                 for half in range(2)
-                for column in range(count)
             ]
         return turns
 
