@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import flydsl.expr as fx
+from flydsl._mlir.dialects import llvm
 from flydsl.expr import rocdl
+from flydsl.expr.typing import T
 
 from flycc.kernels.attention.mfma import BLOCK, RESULTS, SLICE
 from flycc.kernels.attention.tiles import CHUNK, ELEMENT_BYTES, Rows
 from flycc.kernels.common.buffers import bounded, checked, store16
 
-#: Reads from LDS that are on their way ahead of the products that take them.
-_AHEAD = 4
 #: What the compiler may move past a product: arithmetic and transcendental functions.
 _MAY_MOVE = 0x2 | 0x4 | 0x400
 
@@ -27,14 +27,20 @@ class Turn:
     multiply: Callable[[fx.Vector], None]
 
 
-def in_turn(turns: Sequence[Turn]) -> None:
-    """Each product, while operands of the next ones are on their way."""
-    waiting = [turn.read() for turn in turns[:_AHEAD]]
+def in_turn(turns: Sequence[Turn], ahead: int = 4) -> None:
+    """Each product, while operands of the `ahead` next ones are on their way."""
+    waiting = [turn.read() for turn in turns[:ahead]]
     for i, turn in enumerate(turns):
         rocdl.sched_barrier(_MAY_MOVE)
-        if i + _AHEAD < len(turns):
-            waiting.append(turns[i + _AHEAD].read())
+        if i + ahead < len(turns):
+            waiting.append(turns[i + ahead].read())
         turn.multiply(waiting.pop(0))
+
+
+def lane_again() -> fx.Int32:
+    """This lane's number, from what no register has kept until here."""
+    count = "v_mbcnt_lo_u32_b32 $0, -1, 0\nv_mbcnt_hi_u32_b32 $0, -1, $0"
+    return fx.Int32(llvm.inline_asm(T.i32, [], count, "=&v", has_side_effects=True))
 
 
 def valid(fragment: fx.Vector, chunk: fx.Int32, dim: fx.Int32) -> fx.Vector:

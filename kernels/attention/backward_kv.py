@@ -23,15 +23,25 @@ from flydsl.expr import rocdl
 from flydsl.expr.typing import T
 
 from flycc.kernels.attention.backward_arguments import Head, Numbers, host, placeholders
-from flycc.kernels.attention.backward_common import Turn, in_turn, resident, store, valid
+from flycc.kernels.attention.backward_common import Turn, in_turn, lane_again, resident, store, valid
 from flycc.kernels.attention.backward_variant import BackwardVariant
 from flycc.kernels.attention.dropout import Dropout
 from flycc.kernels.attention.features import BAND_LIMIT
 from flycc.kernels.attention.mfma import BLOCK, RESULTS, as_operands, product
-from flycc.kernels.attention.scores import LN_2, LOG2_E, Band, Documents, Mask, Place, Scores, exp2, lse_in_units
+from flycc.kernels.attention.scores import (
+    LN_2,
+    LOG2_E,
+    Band,
+    Documents,
+    Mask,
+    Place,
+    Scores,
+    exp2,
+    lse_in_units,
+)
 from flycc.kernels.attention.tiles import CHUNK, ELEMENT_BYTES, Ring, Rows, loads_of_tile
 from flycc.kernels.common.buffers import bounded
-from flycc.kernels.common.machine import WAVE_SIZE
+from flycc.kernels.common.machine import SIMDS, WAVE_SIZE
 from flycc.kernels.common.vectors import ELEMENTS
 from flycc.kernels.common.wave import anew, uniform
 from flycc.kernels.gemm.pipeline import meet
@@ -53,48 +63,97 @@ class At:
 
 
 @dataclass(frozen=True)
-class Tiles:
-    """The tile that is read, which lies in LDS at place `stage`, and the next ones: those of `size` queries between
-    `start` and `end`, head after head."""
+class Steps:
+    """From tile to tile of `size` queries between `start` and `end`, head after head. What is the same for all tiles is
+    computed once: there is more than enough for the scalar unit to do as it is."""
 
-    at: tuple[At, ...]
-    stage: fx.Int32
     start: fx.Int32
     end: fx.Int32
     size: int
+    of_rest: fx.Int32  # queries of a tile that has not all
+    group: fx.Int32
+    queries: fx.Int32
+    #: Elements from a tile of Q, dO and lse to the next, in a head and into the next one.
+    inside: tuple[fx.Int64, ...]
+    across: tuple[fx.Int64, ...]
 
     @classmethod
-    def first(cls, start: fx.Int32, end: fx.Int32, size: int) -> Tiles:
-        numbers = [fx.Int32(0), fx.Int32(0), start]
-        for _ in range(_STAGES - 1):
-            numbers += cls.of(numbers, start, end, size)._next()
-        return cls.of(numbers, start, end, size)
+    def of(cls, start: fx.Int32, end: fx.Int32, size: int, shape: Any) -> Steps:
+        strides = (
+            (shape.q_head, shape.q_row),
+            (shape.grad_head, shape.grad_row),
+            (fx.Int64(shape.queries), fx.Int64(1)),
+        )
+        last = fx.max(end - start - 1, fx.Int32(0)) // size * size
+        return cls(
+            start=start,
+            end=end,
+            size=size,
+            of_rest=fx.max(shape.queries - start, fx.Int32(0)) % size,
+            group=shape.group,
+            queries=shape.queries,
+            inside=tuple(fx.Int64(row * size) for _, row in strides),
+            across=tuple(fx.Int64(head - row * fx.Int64(last)) for head, row in strides),
+        )
+
+    def next(self, at: At) -> tuple[At, Any]:
+        """The tile after `at`, and whether it is another head's."""
+        first = at.first + self.size
+        over = first >= self.end
+        return At(over.select(at.head + 1, at.head), over.select(self.start, first)), over
+
+    def queries_of(self, at: At) -> fx.Int32:
+        """Those of the tile."""
+        some = (self.queries - at.first >= self.size).select(fx.Int32(self.size), self.of_rest)
+        return (at.head < self.group).select(some, fx.Int32(0))
+
+
+@dataclass(frozen=True)
+class Tiles:
+    """The tile that is read, which lies in LDS at place `stage`, and the next ones; `offsets` are the elements of Q, dO
+    and lse before the last of these, `queries` those of the tile before that."""
+
+    steps: Steps
+    stage: fx.Int32
+    queries: fx.Int32
+    at: tuple[At, ...]
+    offsets: tuple[fx.Int64, ...]
 
     @classmethod
-    def of(cls, numbers: list[fx.Int32], start: fx.Int32, end: fx.Int32, size: int) -> Tiles:
+    def first(cls, steps: Steps, rows: tuple[fx.Int64, ...]) -> Tiles:
+        """A first tile alone; `rows` are strides between rows of Q, dO and lse."""
+        offsets = tuple(fx.Int64(steps.start) * row for row in rows)
+        none = fx.Int32(0)
+        return cls(steps, none, none, (At(none, steps.start),), offsets)
+
+    @classmethod
+    def of(cls, steps: Steps, numbers: list[Any]) -> Tiles:
         """What has these `numbers`."""
-        stage, *places = numbers
-        at = tuple(At(*places[i : i + 2]) for i in range(0, len(places), 2))
-        return cls(at, stage, start, end, size)
+        stage, queries, *places = numbers
+        at = tuple(At(*places[2 * i : 2 * i + 2]) for i in range(_STAGES))
+        return cls(steps, stage, queries, at, tuple(places[2 * _STAGES :]))
 
     @property
-    def numbers(self) -> list[fx.Int32]:
-        return [self.stage, *(number for at in self.at for number in (at.head, at.first))]
-
-    def after(self) -> list[fx.Int32]:
-        """The numbers of those from the next one on."""
-        return [self.place(1), *self.numbers[3:], *self._next()]
+    def numbers(self) -> list[Any]:
+        return [self.stage, self.queries, *(n for at in self.at for n in (at.head, at.first)), *self.offsets]
 
     def place(self, ahead: int) -> fx.Int32:
         """Where the tile lies that is `ahead` tiles further."""
         place = self.stage + ahead
         return (place >= _STAGES).select(place - _STAGES, place)
 
-    def _next(self) -> list[fx.Int32]:
-        last = self.at[-1]
-        first = last.first + self.size
-        over = first >= self.end
-        return [over.select(last.head + 1, last.head), over.select(self.start, first)]
+    def more(self) -> Tiles:
+        """With the tile after the last."""
+        following, over = self.steps.next(self.at[-1])
+        steps = zip(self.offsets, self.steps.across, self.steps.inside, strict=True)
+        offsets = tuple(offset + over.select(across, inside) for offset, across, inside in steps)
+        queries = self.steps.queries_of(self.at[-1])
+        return replace(self, queries=queries, at=(*self.at, following), offsets=offsets)
+
+    def after(self) -> Tiles:
+        """Those from the next one on."""
+        more = self.more()
+        return replace(more, stage=self.place(1), at=more.at[1:])
 
 
 @dataclass(frozen=True)
@@ -119,7 +178,7 @@ class Stream:
     shape: Any
     operands: Operands
     rings: tuple[Ring, Ring]
-    offsets: tuple[list[fx.Int32], list[fx.Int32]]
+    aimed: tuple[list[fx.Int32], list[fx.Int32]]
     kept: fx.Pointer
     lane: fx.Int32
     per_score: fx.Float32
@@ -127,7 +186,12 @@ class Stream:
 
     @classmethod
     def of(
-        cls, variant: BackwardVariant, shape: Any, operands: Operands, thread: fx.Int32, wave: fx.Int32
+        cls,
+        variant: BackwardVariant,
+        shape: Any,
+        operands: Operands,
+        thread: fx.Int32,
+        wave: fx.Int32,
     ) -> Stream:
         config = variant.config
         dims = config.head_dim, config.value_dim
@@ -140,63 +204,70 @@ class Stream:
             Ring(place, config.tile, dim, _STAGES, config.block, thread, wave)
             for place, dim in zip((tiles, tiles + _STAGES * sizes[0]), dims, strict=True)
         )
-        offsets = (
-            of_q.aim(fx.Int32(shape.q_row), shape.head_dim),
-            of_grad.aim(fx.Int32(shape.grad_row), shape.value_dim),
-        )
+        of_rows = (fx.Int32(shape.q_row), shape.head_dim), (fx.Int32(shape.grad_row), shape.value_dim)
+        aimed = of_q.aim(*of_rows[0]), of_grad.aim(*of_rows[1])
         lane = thread % WAVE_SIZE
         per_score, unit = (
             fx.Int32(uniform(value.bitcast(fx.Int32))).bitcast(fx.Float32)
             for value in (fx.Float32(LN_2) / shape.scale, shape.scale * LOG2_E)
         )
-        return cls(variant, shape, operands, (of_q, of_grad), offsets, kept + wave * of_wave, lane, per_score, unit)
+        return cls(
+            variant,
+            shape,
+            operands,
+            (of_q, of_grad),
+            aimed,
+            kept + wave * of_wave,
+            lane,
+            per_score,
+            unit,
+        )
 
-    def begin(self, tiles: Tiles) -> list[fx.Float32]:
+    def begin(self, steps: Steps) -> tuple[Tiles, list[fx.Float32]]:
         """Starts the loads of the first tiles and keeps the rows of the first; returns those of the second, on their
         way."""
-        for number, at in enumerate(tiles.at[:-1]):
-            self.fill(at, tiles.place(number))
-        self.keep_rows(tiles.at[0], fx.Int32(0), self.load_rows(tiles.at[0]))
-        return self.load_rows(tiles.at[1])
+        tiles = Tiles.first(steps, (self.shape.q_row, self.shape.grad_row, fx.Int64(1)))
+        rows = []
+        for number in range(_STAGES - 1):
+            self.fill(tiles, tiles.place(number))
+            rows.append(partial(self.load_rows, tiles))
+            tiles = tiles.more()
+        self.keep_rows(steps.queries_of(tiles.at[0]), fx.Int32(0), rows[0]())
+        return tiles, rows[1]()
 
     @property
     def loads(self) -> int:
         """Load instructions of a wave for a tile of Q and of dO."""
         return sum(ring.loads for ring in self.rings)
 
-    def left(self, at: At) -> fx.Int32:
-        """Queries from the tile's first on."""
-        return (at.head < self.shape.group).select(self.shape.queries - at.first, fx.Int32(0))
-
-    def fill(self, at: At, stage: fx.Int32) -> None:
-        """Starts the loads of a tile of Q and dO; beyond the last query there are zeros."""
-        shape, left = self.shape, self.left(at)
-        sources = (
-            (self.operands.q, shape.q_head, shape.q_row, shape.head_dim),
-            (self.operands.grad, shape.grad_head, shape.grad_row, shape.value_dim),
+    def fill(self, tiles: Tiles, stage: fx.Int32) -> None:
+        """Starts the loads of the last tile of Q and dO; beyond the last query there are zeros."""
+        queries = tiles.steps.queries_of(tiles.at[-1])
+        rows = (
+            (self.operands.q, self.shape.q_row, self.shape.head_dim),
+            (self.operands.grad, self.shape.grad_row, self.shape.value_dim),
         )
-        for ring, offsets, (pointer, of_head, row, dim) in zip(
-            self.rings, self.offsets, sources, strict=True
+        for ring, aimed, offset, (pointer, stride, dim) in zip(
+            self.rings, self.aimed, tiles.offsets[:2], rows, strict=True
         ):
-            first = fx.Int64(at.head) * of_head + fx.Int64(at.first) * row
-            ring.fill(stage, Rows(pointer + first, fx.Int32(row), left, dim), offsets)
+            ring.fill(stage, Rows(pointer + offset, fx.Int32(stride), queries, dim), aimed)
 
-    def load_rows(self, at: At) -> list[fx.Float32]:
-        """lse and delta of that of the tile's queries whose number is the lane's, 0 where there is none."""
-        first = fx.Int64(at.head) * fx.Int64(self.shape.queries) + fx.Int64(at.first)
-        size = fx.max(self.left(at), fx.Int32(0)) * 4
+    def load_rows(self, tiles: Tiles) -> list[fx.Float32]:
+        """lse and delta of that of the last tile's queries whose number is the lane's, 0 where there is none."""
+        size = tiles.steps.queries_of(tiles.at[-1]) * 4
         return [
             fx.Float32(
-                rocdl.raw_ptr_buffer_load(T.f32, bounded(of + first, size), self.lane * 4, fx.Int32(0))
+                rocdl.raw_ptr_buffer_load(
+                    T.f32, bounded(of + tiles.offsets[2], size), self.lane * 4, fx.Int32(0)
+                )
             )
             for of in (self.operands.lse, self.operands.delta)
         ]
 
-    def keep_rows(self, at: At, slot: fx.Int32, rows: list[fx.Float32]) -> None:
-        """Keeps what `of_rows` gives. Queries that do not exist are as those that see no key."""
+    def keep_rows(self, queries: fx.Int32, slot: fx.Int32, rows: list[fx.Float32]) -> None:
+        """Keeps what `of_rows` gives of a tile of so many queries. Others are as those that see no key."""
         lse, delta = rows
-        none = self.lane >= self.left(at)
-        start = none.select(fx.Float32(-math.inf), -lse_in_units(lse))
+        start = (self.lane < queries).select(-lse_in_units(lse), fx.Float32(-math.inf))
         if self.variant.features.linear:
             start = start * self.per_score
         to = self.kept + (slot * (2 * WAVE_SIZE) + self.lane)
@@ -233,16 +304,15 @@ class Keys:
 
     def add_tile(self, at: At, stage: fx.Int32, slot: fx.Int32, acc: list[fx.Vector]) -> list[fx.Vector]:
         """acc + what a tile of queries adds: to dK^T / scale in blocks of 32 elements of a row, then to dV^T."""
-        acc = list(acc)
-        for block in range(self.stream.variant.config.tile // BLOCK):
+        acc, config = list(acc), self.stream.variant.config
+        for block in range(config.tile // BLOCK):
             place = Place.of(at.first + block * BLOCK, self.first, self.stream.lane, along_keys=False)
             operands: list[list[fx.Vector]] = []
-            in_turn(
-                [
-                    *self._products(at, place, stage, slot, block, operands),
-                    *self._sums(stage, block, operands, acc),
-                ]
-            )
+            turns = [
+                *self._products(at, place, stage, slot, block, operands),
+                *self._sums(stage, block, operands, acc),
+            ]
+            in_turn(turns, 2 if config.waves > SIMDS and config.head_dim + config.value_dim > 192 else 4)
         return acc
 
     def _products(
@@ -268,9 +338,9 @@ class Keys:
         dims = stream.shape.head_dim, stream.shape.value_dim
         turns = []
         for i, own in enumerate((self.k, self.v)):
-            slices = stream.rings[i].row_slices(stage, block)
+            slices = in_loop(stream.rings[i].row_slices(stage, block))
             if i:  # or addresses that both tiles have in common would stay in registers
-                slices = replace(slices, first=anew(slices.first))
+                slices = replace(slices, own=anew(slices.own))
 
             def read(number: int, i: int = i, slices: Any = slices) -> fx.Vector:
                 rows = slices.load(number)
@@ -313,7 +383,9 @@ class Keys:
         else:
             made, *derivative = make(True)
         if features.linear:
-            p = fx.Vector.from_elements([exp2(made[i] * self.stream.unit) for i in range(RESULTS)], fx.Float32)
+            p = fx.Vector.from_elements(
+                [exp2(made[i] * self.stream.unit) for i in range(RESULTS)], fx.Float32
+            )
         else:
             p = scores.probabilities(made, -self.stream.of_rows(slot, 0, block))
         if features.adds:
@@ -346,12 +418,10 @@ class Keys:
             acc[place] = product(element, rows, operands[what][half], acc[place])
 
         turns = []
-        columns = [ring.columns(stage, block) for ring in self.stream.rings]
+        columns = [in_loop(ring.columns(stage, block)) for ring in self.stream.rings]
         counts = config.head_dim // BLOCK, config.value_dim // BLOCK
-        for what, column in sorted(
-            ((what, column) for what in range(2) for column in range(counts[what])),
-            key=lambda at: (at[1] + (1 - at[0]) * _LATER, -at[0]),
-        ):
+        order = [(what, column) for what, count in enumerate(counts) for column in range(count)]
+        for what, column in sorted(order, key=lambda at: (at[1] + (1 - at[0]) * _LATER, -at[0])):
             place = column if what == 0 else of_k + column
             turns += [
                 Turn(
@@ -381,30 +451,33 @@ class Keys:
         return Dropout.of(self.stream.operands.seed, own, shape.threshold)
 
 
+def in_loop(operands: Any) -> Any:
+    """The same `RowSlices` or `Columns`, whose addresses the compiler computes in each turn: there are no registers for
+    those of a tile's parts."""
+    return replace(operands, own=operands.own + operands.tile, tile=fx.Int32(0))
+
+
 def one_tile(
     keys: Keys, tiles: Tiles, slot: fx.Int32, rows: list[fx.Float32], acc: list[fx.Vector]
-) -> tuple[list[fx.Int32], list[fx.Float32], list[fx.Vector]]:
+) -> tuple[list[Any], list[fx.Float32], list[fx.Vector]]:
     """All waves meet when the tile has come and none reads the one before, whose place the one after next takes."""
     stream = keys.stream
-    now, following, later = tiles.at
     meet(_ROW_LOADS + stream.loads)
-    stream.keep_rows(following, 1 - slot, rows)
-    rows = stream.load_rows(later)
-    stream.fill(later, tiles.place(_STAGES - 1))
-    acc = keys.add_tile(now, tiles.stage, slot, acc)
-    return tiles.after(), rows, acc
+    stream.keep_rows(tiles.queries, 1 - slot, rows)
+    rows = stream.load_rows(tiles)
+    stream.fill(tiles, tiles.place(_STAGES - 1))
+    acc = keys.add_tile(tiles.at[0], tiles.stage, slot, acc)
+    return tiles.after().numbers, rows, acc
 
 
 @flyc.jit
-def over_tiles(keys: Any, start: Any, end: Any, acc: Any) -> Any:
-    """acc + what the tiles of queries from `start` to `end` of all heads of the group add."""
-    stream, tile = keys.stream, keys.stream.variant.config.tile
-    count = fx.max(end - start + (tile - 1), fx.Int32(0)) // tile
-    tiles = Tiles.first(start, end, tile)
-    rows = stream.begin(tiles)
+def over_tiles(keys: Any, steps: Any, acc: Any) -> Any:
+    """acc + what the tiles of queries of all heads of the group add."""
+    count = fx.max(steps.end - steps.start + (steps.size - 1), fx.Int32(0)) // steps.size
+    tiles, rows = keys.stream.begin(steps)
     state = tiles.numbers
-    for step in range(count * stream.shape.group):
-        state, rows, acc = one_tile(keys, Tiles.of(state, start, end, tile), step % 2, rows, acc)
+    for step in range(count * steps.group):
+        state, rows, acc = one_tile(keys, Tiles.of(steps, state), step % 2, rows, acc)
     meet(0)
     return acc
 
@@ -464,6 +537,7 @@ def build(variant: BackwardVariant) -> tuple[Any, tuple[Any, ...]]:
                 query_documents + fx.Int64(head.batch) * fx.Int64(shape.queries),
                 shape.queries,
             )
+        steps = Steps.of(start, end, config.tile, shape)
         keys = Keys(
             stream=Stream.of(variant, shape, operands, fx.thread_idx.x, wave),
             head=head,
@@ -475,7 +549,8 @@ def build(variant: BackwardVariant) -> tuple[Any, tuple[Any, ...]]:
         )
         of_k, of_v = config.head_dim // BLOCK, config.value_dim // BLOCK
         acc = [fx.Vector.filled(RESULTS, 0.0, fx.Float32) for _ in fx.range_constexpr(of_k + of_v)]
-        acc = over_tiles(keys, start, end, acc)
+        acc = over_tiles(keys, steps, acc)
+        lane = lane_again()
         inverse_keep = shape.inverse_keep if features.dropout else fx.Float32(1.0)
         for rows, sums, factor, ragged in (
             (
