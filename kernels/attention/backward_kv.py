@@ -43,7 +43,7 @@ from flycc.kernels.attention.tiles import CHUNK, ELEMENT_BYTES, Ring, Rows, load
 from flycc.kernels.common.buffers import bounded
 from flycc.kernels.common.machine import SIMDS, WAVE_SIZE
 from flycc.kernels.common.vectors import ELEMENTS
-from flycc.kernels.common.wave import anew, uniform
+from flycc.kernels.common.wave import anew_uniform, uniform
 from flycc.kernels.gemm.pipeline import meet
 
 #: Tiles of Q and dO that LDS holds: one that is read, two on their way.
@@ -338,9 +338,10 @@ class Keys:
         dims = stream.shape.head_dim, stream.shape.value_dim
         turns = []
         for i, own in enumerate((self.k, self.v)):
-            slices = in_loop(stream.rings[i].row_slices(stage, block))
+            slices = stream.rings[i].row_slices(stage, block)
             if i:  # or addresses that both tiles have in common would stay in registers
-                slices = replace(slices, own=anew(slices.own))
+                slices = replace(slices, tile=anew_uniform(slices.tile))
+            slices = in_loop(slices)
 
             def read(number: int, i: int = i, slices: Any = slices) -> fx.Vector:
                 rows = slices.load(number)
