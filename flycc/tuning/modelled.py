@@ -63,7 +63,7 @@ _APART = 2
 _FILLED_ROWS, _MOST_FILLED = 64, 1 << 26
 #: Instructions that a wave may take: the model simulates each. Rows of 15 million columns take so many.
 _MOST_INSTRUCTIONS = 100_000
-#: The same where a workgroup computes tile after tile.
+#: The same where a workgroup computes tile after tile, or goes through the keys of attention so.
 _MOST_OF_TILES = 300_000
 #: Buffers from this size on are files with holes: few workgroups run, and they touch little of a large buffer.
 _LARGE_BYTES = 1 << 28
@@ -526,7 +526,8 @@ def _trace(step: Step) -> Trace:
     if step.arrived:
         arrays["arrived"].view(np.int32)[:] = step.arrived
     pointers = {name: memory.register(arrays[name]) if size else 0 for name, size in step.buffers.items()}
-    most = _MOST_INSTRUCTIONS if step.busy is None else _MOST_OF_TILES
+    tiled = step.busy is not None or step.spec.family == "sdpa"
+    most = _MOST_OF_TILES if tiled else _MOST_INSTRUCTIONS
     try:
         emulator.launch(
             kernel,

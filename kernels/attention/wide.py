@@ -154,17 +154,18 @@ class Work:
                 product(self.element, columns.load(i // 2 * 4 + i % 2, half), b, sums)
                 for i, sums in enumerate(total)
             ]
-        _read_ahead(len(of_p) * len(total), 2)
         return total
 
 
-def _read_ahead(products: int, reads: int) -> None:
-    """Each of so many products takes so many reads, which begin `_AHEAD` products before it."""
+def _read_ahead(products: int, reads: int, loads: int = 0) -> None:
+    """Each of so many products takes so many reads, which begin `_AHEAD` products before it; loads start between."""
     rocdl.sched_dsrd(_AHEAD * reads)
     for i in range(products):
         rocdl.sched_mfma(1)
         if i + _AHEAD < products:
             rocdl.sched_dsrd(reads)
+        if i < loads:
+            rocdl.sched_vmem(1)
 
 
 @flyc.jit
@@ -176,6 +177,7 @@ def _step(work: Any, turn: Any, shift: Any, sums: Any, total: Any) -> Any:
     beside = work.scores.load(place)
     meet(work.keys.ring.loads)
 
+    rocdl.s_setprio(1)
     others = work.exchange.get()
     work.values.load(turn + 1)
     products = products + others
@@ -197,9 +199,11 @@ def _step(work: Any, turn: Any, shift: Any, sums: Any, total: Any) -> Any:
     sums = sums + total_of([p])
     of_p = work.operand(p, turn)
     meet(work.values.ring.loads)
+    rocdl.s_setprio(0)
 
     work.keys.load(turn + 2)
     total = work.weigh(turn, of_p, total)
+    _read_ahead(len(of_p) * len(total), 2, work.keys.ring.loads)
     rocdl.sched_barrier(0)
     rocdl.s_barrier()
     rocdl.sched_barrier(0)
