@@ -462,7 +462,8 @@ def one_tile(
     keys: Keys, tiles: Tiles, slot: fx.Int32, rows: list[fx.Float32], acc: list[fx.Vector]
 ) -> tuple[list[Any], list[fx.Float32], list[fx.Vector]]:
     """All waves meet when the tile has come and none reads the one before, whose place the one after next takes."""
-    stream = keys.stream
+    stream = replace(keys.stream, lane=lane_again())
+    keys = replace(keys, stream=stream)
     meet(_ROW_LOADS + stream.loads)
     stream.keep_rows(tiles.queries, 1 - slot, rows)
     rows = stream.load_rows(tiles)
