@@ -32,6 +32,7 @@ def launches(
     upper = keys - queries if problem.upper else None
     lower = keys - queries - 1024 if problem.lower else None
     sizes, numbers = _operands(problem, lower, upper)
+    numbers = {name: number for name, number in numbers.items() if name in attention.FORWARD.names}
     found = []
     for step in attention.steps(problem, config, lower, upper):
         spec = attention.step_kernel(problem, step)
