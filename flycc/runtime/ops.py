@@ -24,6 +24,8 @@ from flycc.contracts import (
     ScaledGemmProblem,
     ScaledGroupedGemmProblem,
     ScaleRangeProblem,
+    SdpaBackwardProblem,
+    SdpaProblem,
     TopkProblem,
 )
 from flycc.runtime import (  # noqa: F401 (some only define operators)
@@ -37,6 +39,7 @@ from flycc.runtime import (  # noqa: F401 (some only define operators)
     scale_guard,
     scaled_gemm,
     scaled_grouped_gemm,
+    sdpa,
     topk,
 )
 from flycc.runtime.device import Device
@@ -53,6 +56,8 @@ _FAMILIES: dict[type, tuple[str, Callable[[Any, Device], object]]] = {
     ScaleRangeProblem: ("scale-range", mx_quantize.prepare_range),
     ScaledGemmProblem: ("scaled-gemm", scaled_gemm.serve),
     ScaledGroupedGemmProblem: ("scaled-grouped-gemm", scaled_grouped_gemm.serve),
+    SdpaBackwardProblem: ("sdpa", sdpa.prepare_backward),
+    SdpaProblem: ("sdpa", sdpa.prepare),
     TopkProblem: ("topk", topk.prepare),
 }
 

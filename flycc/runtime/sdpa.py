@@ -1,0 +1,554 @@
+"""`torch.ops.flycc.sdpa_fwd` and `sdpa_bwd`: problem -> plan -> code objects -> launches."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from flycc.attention import Scoring
+from flycc.attention import backward as backward_in_pytorch
+from flycc.attention import forward as forward_in_pytorch
+from flycc.contracts import FlyccError, Reason, SdpaBackwardProblem, SdpaProblem
+from flycc.contracts.sdpa import threshold
+from flycc.kernels import attention as family
+from flycc.kernels.attention.backward_config import MAX_ROW_STRIDE
+from flycc.kernels.attention.features import band
+from flycc.runtime import derivatives, launching, plans, refusals, workspace
+from flycc.runtime.device import Device
+from flycc.runtime.devices import common_device, device_for
+from flycc.runtime.launching import Launched
+from flycc.runtime.library import LIBRARY
+from flycc.runtime.loading import Loaded, load
+
+_TENSORS = (
+    "Tensor? attn_mask=None, Tensor? query_documents=None, Tensor? key_documents=None, Tensor? slopes=None, "
+    "Tensor? seed=None"
+)
+_NUMBERS = "float scale, SymInt? lower=None, SymInt? upper=None, float softcap=0.0, float dropout_p=0.0"
+LIBRARY.define(
+    f"sdpa_fwd(Tensor query, Tensor key, Tensor value, {_TENSORS}, *, {_NUMBERS}, bool want_lse=False, "
+    'str layout="bhsd") -> (Tensor out, Tensor lse)'
+)
+LIBRARY.define(
+    f"sdpa_bwd(Tensor grad, Tensor query, Tensor key, Tensor value, Tensor out, Tensor lse, {_TENSORS}, *, "
+    f"{_NUMBERS}) -> (Tensor dq, Tensor dk, Tensor dv)"
+)
+
+_PLANS, _BACKWARD_PLANS = plans.Plans(), plans.Plans()
+_NAMES: dict[torch.dtype, Any] = {torch.bfloat16: "bf16", torch.float16: "f16"}
+_MASKS: dict[torch.dtype, Any] = {torch.bool: "bool", torch.float32: "f32", **_NAMES}
+#: Rows begin at multiples of so many bytes and are so many elements apart.
+_ROW_BYTES, _ROW_ELEMENTS = 16, 8
+_AXES = ("batch", "head", "row")
+#: Orders of out in memory, by the name of `layout`.
+_ORDERS = {"bhsd": (0, 1, 2, 3), "bshd": (0, 2, 1, 3)}
+
+
+def prepare(problem: SdpaProblem, device: Device) -> list[tuple[family.ForwardStep, Loaded]]:
+    """Each launch that `problem` takes, with its loaded kernel; compiled if this is its first use.
+
+    Raises `FlyccError` with the reason where no kernel serves the problem or it cannot be built.
+    """
+    return _loaded(problem, family.plan(problem), device)
+
+
+def prepare_backward(
+    problem: SdpaBackwardProblem, device: Device
+) -> list[tuple[family.BackwardStep, Loaded]]:
+    """As `prepare`."""
+    steps = family.plan_backward(problem)
+    if isinstance(steps, Reason):
+        raise FlyccError(steps)
+    return [(step, load(family.backward_kernel(problem, step.config), device)) for step in steps]
+
+
+def _loaded(
+    problem: SdpaProblem, steps: tuple[family.ForwardStep, ...] | Reason, device: Device
+) -> list[tuple[family.ForwardStep, Loaded]]:
+    if isinstance(steps, Reason):
+        raise FlyccError(steps)
+    return [(step, load(family.step_kernel(problem, step), device)) for step in steps]
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """What both ops are given beside Q, K and V, by the names of their arguments."""
+
+    attn_mask: Tensor | None
+    query_documents: Tensor | None
+    key_documents: Tensor | None
+    slopes: Tensor | None
+    seed: Tensor | None
+    scale: float
+    lower: int | None
+    upper: int | None
+    softcap: float
+    dropout_p: float
+
+    @property
+    def tensors(self) -> dict[str, Tensor | None]:
+        """By the names of the kernels' arguments."""
+        return {
+            "mask": self.attn_mask,
+            "query_documents": self.query_documents,
+            "key_documents": self.key_documents,
+            "slopes": self.slopes,
+            "seed": self.seed,
+        }
+
+    @property
+    def arguments(self) -> tuple[Any, ...]:
+        return self.scale, self.lower, self.upper, self.softcap, self.dropout_p
+
+    @property
+    def scoring(self) -> Scoring:
+        """The same for PyTorch's operators."""
+        return Scoring(
+            self.scale,
+            self.attn_mask,
+            self.lower,
+            self.upper,
+            self.query_documents,
+            self.key_documents,
+            self.slopes,
+            self.softcap,
+            self.dropout_p,
+            self.seed,
+        )
+
+    def problem(self, query: Tensor, key: Tensor, value: Tensor, lse: bool, align_out: int) -> SdpaProblem:
+        """Raises `FlyccError` where there is none."""
+        for name, tensor in (("query", query), ("key", key), ("value", value)):
+            if tensor.dtype not in _NAMES:
+                given = f"{name} is {tensor.dtype}"
+                raise FlyccError(
+                    Reason("sdpa.dtype", f"{given}: the kernels take {', '.join(map(str, _NAMES))}")
+                )
+        if not 0 < self.scale < math.inf:
+            raise FlyccError(
+                Reason("sdpa.scale", f"scale is {self.scale}: the kernels take positive numbers")
+            )
+        batch, heads, queries, head_dim = query.shape
+        _, kv_heads, keys, value_dim = value.shape
+        return SdpaProblem(
+            _NAMES[query.dtype],
+            batch,
+            heads,
+            kv_heads,
+            queries,
+            keys,
+            head_dim,
+            value_dim,
+            mask="none" if self.attn_mask is None else _MASKS[self.attn_mask.dtype],
+            lower=self.lower is not None,
+            upper=self.upper is not None,
+            documents=self.query_documents is not None,
+            alibi=self.slopes is not None,
+            softcap=self.softcap != 0,
+            dropout=self.dropout_p != 0,
+            lse=lse,
+            align_out=align_out,
+        )
+
+    def inputs(self, shape: Sequence[int]) -> dict[str, Tensor]:
+        """What kernels read of these; `shape` is that of the scores."""
+        found: dict[str, Tensor] = {}
+        if self.attn_mask is not None:
+            found["mask"] = self.attn_mask.expand(shape)
+        for name in ("query_documents", "key_documents"):
+            if (documents := getattr(self, name)) is not None:
+                found[name] = documents.to(torch.int32).contiguous()
+        if self.slopes is not None:
+            found["slopes"] = self.slopes.to(torch.float32).contiguous()
+        if self.seed is not None and self.dropout_p:
+            found["seed"] = self.seed.contiguous()
+        return found
+
+    def numbers(self, problem: SdpaProblem, mask: Tensor | None) -> dict[str, int | float]:
+        limit = threshold(self.dropout_p)
+        strides = (0, 0, 0, 0) if mask is None else mask.stride()
+        names = ("batch", "heads", "queries", "keys", "head_dim", "value_dim")
+        return {
+            **{name: getattr(problem, name) for name in names},
+            **{f"mask_{axis}": n for axis, n in zip(("batch", "head", "query", "key"), strides, strict=True)},
+            "group": problem.heads // problem.kv_heads,  # type: ignore[operator]
+            "scale": self.scale,
+            "softcap": self.softcap,
+            "lower": band(self.lower),
+            "upper": band(self.upper),
+            "threshold": limit - (1 << 32) if limit >= 1 << 31 else limit,
+            "inverse_keep": 1 / (1 - self.dropout_p) if self.dropout_p < 1 else 0.0,
+        }
+
+
+def rows_of(tensor: Tensor) -> Tensor:
+    """`tensor`, [batch, heads, rows, columns] of 16 bits, or a copy of it, as kernels take it: elements of a row next
+    to each other, rows that begin at multiples of 16 bytes and are not too far apart."""
+    # PyTorch leaves the stride of a dimension of one element undefined.
+    apart = [n for n, size in zip(tensor.stride()[:-1], tensor.shape, strict=False) if size > 1]
+    row = tensor.stride(2) if tensor.size(2) > 1 else 0
+    *outer, columns = tensor.shape
+    # Kernels read whole words of 4 bytes, and of an odd number of elements one more, which the last row must have.
+    whole = columns % 2 == 0 and tensor.stride(3) == 1
+    aligned = tensor.data_ptr() % _ROW_BYTES == 0 and not any(n % _ROW_ELEMENTS for n in apart)
+    if whole and aligned and row <= MAX_ROW_STRIDE:
+        return tensor
+    room = tensor.new_empty((*outer, -(-columns // _ROW_ELEMENTS) * _ROW_ELEMENTS))
+    room[..., :columns].copy_(tensor)
+    return room
+
+
+def _strides(name: str, tensor: Tensor) -> dict[str, int]:
+    """Between batches, heads and rows, 0 where there is one, in elements."""
+    sizes = zip(_AXES, tensor.stride()[:-1], tensor.shape, strict=False)
+    return {f"{name}_{axis}": stride if size > 1 else 0 for axis, stride, size in sizes}
+
+
+def _align(*tensors: Tensor) -> int:
+    """What divides the byte address of every row of all, at most 16."""
+    apart = [n * x.element_size() for x in tensors for n in _strides("", x).values()]
+    return math.gcd(_ROW_BYTES, *apart, *(x.data_ptr() for x in tensors))
+
+
+def _in_order(tensor: Tensor) -> tuple[Tensor, tuple[int, ...]]:
+    """A dense tensor as a contiguous one, and how to permute that to get it back."""
+    order = sorted(range(tensor.dim()), key=lambda dim: -tensor.stride(dim))
+    return tensor.permute(order), tuple(order.index(dim) for dim in range(tensor.dim()))
+
+
+def _launch_all(
+    steps: Sequence[tuple[Any, Loaded]],
+    device: Device,
+    inputs: Mapping[str, Tensor],
+    outputs: Mapping[str, Tensor],
+    numbers: Sequence[Mapping[str, int | float]],
+) -> list[Launched]:
+    """Each launch with those that its kernel has pointers to."""
+    found = []
+    for (step, loaded), of_step in zip(steps, numbers, strict=True):
+        names = loaded.spec.kernarg.pointers
+        some, others = ({n: x for n, x in tensors.items() if n in names} for tensors in (inputs, outputs))
+        found.append(launching.launch(device, loaded, step.launch, some, others, of_step))
+    return found
+
+
+def launch(
+    query: Tensor, key: Tensor, value: Tensor, call: Call, out: Tensor, lse: Tensor | None, device: Device
+) -> list[Launched]:
+    """Compute `out` and, where it is given, `lse`. Raises `FlyccError` before anything ran, or `DeviceError` from a
+    launch."""
+    problem = call.problem(query, key, value, lse is not None, _align(out))
+    steps = _loaded(problem, family.plan(problem, call.lower, call.upper), device)
+    operands = {"q": rows_of(query), "k": rows_of(key), "v": rows_of(value)}
+    others = call.inputs((*query.shape[:3], key.size(2)))
+    numbers = call.numbers(problem, others.get("mask"))
+    for name, tensor in (operands | {"out": out}).items():
+        numbers |= _strides(name, tensor)
+    outputs = {"out": out} | ({} if lse is None else {"lse": lse})
+    if partial := max(step.partial for step, _ in steps):
+        outputs["partial"] = workspace.sums(partial, query.device)
+    return _launch_all(
+        steps, device, operands | others, outputs, [step.numbers(numbers) for step, _ in steps]
+    )
+
+
+def launch_backward(
+    given: Mapping[str, Tensor], call: Call, gradients: Mapping[str, Tensor], device: Device
+) -> list[Launched]:
+    """Compute `gradients`, dq, dk and dv, from q, k, v, out, grad and lse. Raises as `launch`."""
+    query, key, value = (given[name] for name in "qkv")
+    forward = call.problem(query, key, value, True, _align(*gradients.values()))
+    steps = prepare_backward(SdpaBackwardProblem(forward), device)
+    operands = {name: rows_of(tensor) for name, tensor in given.items() if name != "lse"}
+    others = call.inputs((*query.shape[:3], key.size(2))) | {"lse": given["lse"].contiguous()}
+    numbers = call.numbers(forward, others.get("mask"))
+    for name, tensor in (operands | dict(gradients)).items():
+        numbers |= _strides(name, tensor)
+    outputs = {**gradients, "delta": workspace.sums(given["lse"].numel(), query.device)}
+    return _launch_all(steps, device, operands | others, outputs, [numbers] * len(steps))
+
+
+def sdpa_fwd(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    query_documents: Tensor | None = None,
+    key_documents: Tensor | None = None,
+    slopes: Tensor | None = None,
+    seed: Tensor | None = None,
+    *,
+    scale: float,
+    lower: int | None = None,
+    upper: int | None = None,
+    softcap: float = 0.0,
+    dropout_p: float = 0.0,
+    want_lse: bool = False,
+    layout: str = "bhsd",
+) -> tuple[Tensor, Tensor]:
+    """Attention, as `flycc.contracts.SdpaProblem` defines it.
+
+    Args:
+        query: [B, H, S, D], floating point; key: [B, G, T, D] and value: [B, G, T, E] of its dtype, H a multiple of G.
+        attn_mask: bool or floating point, broadcastable to [B, H, S, T].
+        query_documents, key_documents: integers [B, S] and [B, T], both or none.
+        slopes: [H], what is added to scores for each key further on.
+        seed: int64 [2], where `dropout_p` is not 0.
+        lower, upper: query i sees keys i + lower to i + upper.
+        layout: the order of out in memory, "bhsd" or "bshd".
+
+    Returns out [B, H, S, E] and, with `want_lse`, float32 [B, H, S], else an empty tensor.
+    """
+    call = Call(
+        attn_mask, query_documents, key_documents, slopes, seed, scale, lower, upper, softcap, dropout_p
+    )
+    arguments = (*call.arguments, want_lse, layout)
+    tensors = (query, key, value, *call.tensors.values())
+    if made := _PLANS.repeat(tensors, arguments):
+        order = _ORDERS.get(layout, _ORDERS["bhsd"])
+        lse = made[1] if want_lse else query.new_empty(0, dtype=torch.float32)
+        return _recorded(made[0].permute(order), tensors), lse
+    out, lse = _forward_results(query, key, value, call, want_lse, layout)
+    if not out.numel() or not key.size(2):
+        return _recorded(out.zero_(), tensors), lse.fill_(-math.inf)
+    try:
+        given = {"q": query, "k": key, "v": value, **call.tensors}
+        device = device_for(common_device(**given))
+        launched = launch(query, key, value, call, out, lse if want_lse else None, device)
+        results = [out.permute(_ORDERS[layout]), *([lse] if want_lse else [])]
+        _PLANS.keep(given, arguments, results, launched)
+    except Exception as error:  # a model never breaks because of us: see refusals.refuse
+        refusals.refuse("sdpa", error)
+        computed, sums = forward_in_pytorch(query, key, value, call.scoring)
+        out.copy_(computed)
+        if want_lse:
+            lse.copy_(sums)
+    return _recorded(out, tensors), lse
+
+
+def _recorded(out: Tensor, tensors: Sequence[Tensor | None]) -> Tensor:
+    """`out`, that has no derivative of its own: `flycc::sdpa` has."""
+    return derivatives.missing("flycc::sdpa_fwd", out, tensors) if derivatives.wanted(tensors) else out
+
+
+def sdpa_bwd(
+    grad: Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    out: Tensor,
+    lse: Tensor,
+    attn_mask: Tensor | None = None,
+    query_documents: Tensor | None = None,
+    key_documents: Tensor | None = None,
+    slopes: Tensor | None = None,
+    seed: Tensor | None = None,
+    *,
+    scale: float,
+    lower: int | None = None,
+    upper: int | None = None,
+    softcap: float = 0.0,
+    dropout_p: float = 0.0,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients of `sdpa_fwd`, as `flycc.contracts.SdpaBackwardProblem` defines them.
+
+    Args:
+        grad: [B, H, S, E], the gradient of out; out and lse: what `sdpa_fwd` returned; others as there.
+
+    Returns those of query, key and value, laid out as `torch.empty_like` of each.
+    """
+    call = Call(
+        attn_mask, query_documents, key_documents, slopes, seed, scale, lower, upper, softcap, dropout_p
+    )
+    given = {"grad": grad, "q": query, "k": key, "v": value, "out": out, "lse": lse}
+    tensors = (*given.values(), *call.tensors.values())
+    results = _backward_results(grad, query, key, value, out, lse, call)
+    if not grad.numel() or not key.numel():
+        for result in results:
+            result.zero_()
+        return results
+    laid_out = [_in_order(result) for result in results]
+    if made := _BACKWARD_PLANS.repeat(tensors, call.arguments):
+        dq, dk, dv = (tensor.permute(back) for tensor, (_, back) in zip(made[:3], laid_out, strict=True))
+        return dq, dk, dv
+    try:
+        device = device_for(common_device(**given, **call.tensors))
+        written = [x if x.stride(3) == 1 else x.new_empty(x.shape) for x in results]
+        gradients = dict(zip(("dq", "dk", "dv"), written, strict=True))
+        launched = launch_backward(given, call, gradients, device)
+        for result, from_kernel in zip(results, written, strict=True):
+            if result is not from_kernel:
+                result.copy_(from_kernel)
+        if all(result is from_kernel for result, from_kernel in zip(results, written, strict=True)):
+            _BACKWARD_PLANS.keep(
+                {**given, **call.tensors}, call.arguments, [x for x, _ in laid_out], launched
+            )
+    except Exception as error:  # a model never breaks because of us: see refusals.refuse
+        refusals.refuse("sdpa", error)
+        computed = backward_in_pytorch(grad, query, key, value, out, lse, call.scoring)
+        for result, gradient in zip(results, computed, strict=True):
+            result.copy_(gradient)
+    return results
+
+
+def _forward_results(
+    query: Tensor, key: Tensor, value: Tensor, call: Call, want_lse: bool, layout: str
+) -> tuple[Tensor, Tensor]:
+    _check("sdpa_fwd", query, key, value, call)
+    torch._check(
+        layout in _ORDERS,
+        lambda: f"flycc::sdpa_fwd: layout is {layout!r}, must be one of {', '.join(_ORDERS)}",
+    )
+    batch, heads, queries, _ = query.shape
+    sizes = (batch, heads, queries, value.shape[3])
+    order = _ORDERS[layout]
+    out = query.new_empty([sizes[dim] for dim in order]).permute(order)
+    lse = query.new_empty((batch, heads, queries) if want_lse else 0, dtype=torch.float32)
+    return out, lse
+
+
+def _backward_results(
+    grad: Tensor, query: Tensor, key: Tensor, value: Tensor, out: Tensor, lse: Tensor, call: Call
+) -> tuple[Tensor, Tensor, Tensor]:
+    _check("sdpa_bwd", query, key, value, call)
+    shape = (*query.shape[:3], value.shape[3])
+    for name, given, wanted in (
+        ("grad", grad.shape, shape),
+        ("out", out.shape, shape),
+        ("lse", lse.shape, query.shape[:3]),
+    ):
+        torch._check(
+            tuple(given) == tuple(wanted),
+            lambda name=name, given=given, wanted=wanted: (
+                f"flycc::sdpa_bwd: {name} is {list(given)}, must be {list(wanted)}"
+            ),
+        )
+    for name, dtype, must in (
+        ("grad", grad.dtype, query.dtype),
+        ("out", out.dtype, query.dtype),
+        ("lse", lse.dtype, torch.float32),
+    ):
+        torch._check(
+            dtype == must,
+            lambda name=name, dtype=dtype, must=must: f"flycc::sdpa_bwd: {name} is {dtype}, must be {must}",
+        )
+    dq, dk, dv = (torch.empty_like(x) for x in (query, key, value))
+    return dq, dk, dv
+
+
+def _check(op: str, query: Tensor, key: Tensor, value: Tensor, call: Call) -> None:
+    """Raises RuntimeError that names what does not fit."""
+
+    def need(holds: Any, sentence: str) -> None:
+        torch._check(holds, lambda: f"flycc::{op}: {sentence}")
+
+    for name, x in (("query", query), ("key", key), ("value", value)):
+        need(x.dim() == 4, f"{name} is {list(x.shape)}, must be [batch, heads, length, dim]")
+        need(
+            x.is_floating_point() and x.dtype == query.dtype,
+            f"{name} is {x.dtype}, must be floating point and that of query, {query.dtype}",
+        )
+    batch, heads, queries, head_dim = query.shape
+    need(
+        key.shape[0] == batch and key.shape[3] == head_dim,
+        f"key is {list(key.shape)}, must be [{batch}, heads, length, {head_dim}] as query is {list(query.shape)}",
+    )
+    need(
+        value.shape[:3] == key.shape[:3],
+        f"value is {list(value.shape)}, its first three sizes must be those of key, {list(key.shape)}",
+    )
+    need(
+        key.shape[1] > 0 and heads % key.shape[1] == 0,
+        f"query has {heads} heads, must be a multiple of those of key, {key.shape[1]}",
+    )
+    keys = key.shape[2]
+    if call.attn_mask is not None:
+        mask = call.attn_mask
+        need(
+            mask.dtype in _MASKS or mask.is_floating_point(),
+            f"attn_mask is {mask.dtype}, must be bool or floating point",
+        )
+        sizes = (batch, heads, queries, keys)[4 - mask.dim() :] if mask.dim() <= 4 else ()
+        fits = mask.dim() <= 4 and all(n in (1, size) for n, size in zip(mask.shape, sizes, strict=True))
+        need(
+            fits, f"attn_mask is {list(mask.shape)}, must be broadcastable to {[batch, heads, queries, keys]}"
+        )
+    need(
+        (call.query_documents is None) == (call.key_documents is None),
+        "query_documents and key_documents must be there both or not at all",
+    )
+    for name, x, shape in (
+        ("query_documents", call.query_documents, (batch, queries)),
+        ("key_documents", call.key_documents, (batch, keys)),
+        ("slopes", call.slopes, (heads,)),
+    ):
+        if x is not None:
+            need(tuple(x.shape) == shape, f"{name} is {list(x.shape)}, must be {list(shape)}")
+    need(call.softcap >= 0, f"softcap is {call.softcap}, must not be negative")
+    need(0 <= call.dropout_p <= 1, f"dropout_p is {call.dropout_p}, must be between 0 and 1")
+    if call.dropout_p:
+        seed = call.seed
+        fits = seed is not None and tuple(seed.shape) == (2,) and seed.dtype == torch.int64
+        given = "missing" if seed is None else f"{seed.dtype} {list(seed.shape)}"
+        need(fits, f"seed is {given}, must be torch.int64 [2] with dropout_p")
+
+
+def sdpa_fwd_fake(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    query_documents: Tensor | None = None,
+    key_documents: Tensor | None = None,
+    slopes: Tensor | None = None,
+    seed: Tensor | None = None,
+    *,
+    scale: float,
+    lower: int | None = None,
+    upper: int | None = None,
+    softcap: float = 0.0,
+    dropout_p: float = 0.0,
+    want_lse: bool = False,
+    layout: str = "bhsd",
+) -> tuple[Tensor, Tensor]:
+    """The uninitialised results of `sdpa_fwd`, arguments checked."""
+    call = Call(
+        attn_mask, query_documents, key_documents, slopes, seed, scale, lower, upper, softcap, dropout_p
+    )
+    return _forward_results(query, key, value, call, want_lse, layout)
+
+
+def sdpa_bwd_fake(
+    grad: Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    out: Tensor,
+    lse: Tensor,
+    attn_mask: Tensor | None = None,
+    query_documents: Tensor | None = None,
+    key_documents: Tensor | None = None,
+    slopes: Tensor | None = None,
+    seed: Tensor | None = None,
+    *,
+    scale: float,
+    lower: int | None = None,
+    upper: int | None = None,
+    softcap: float = 0.0,
+    dropout_p: float = 0.0,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The uninitialised results of `sdpa_bwd`, arguments checked."""
+    call = Call(
+        attn_mask, query_documents, key_documents, slopes, seed, scale, lower, upper, softcap, dropout_p
+    )
+    return _backward_results(grad, query, key, value, out, lse, call)
+
+
+for _name, _function, _fake in (("sdpa_fwd", sdpa_fwd, sdpa_fwd_fake), ("sdpa_bwd", sdpa_bwd, sdpa_bwd_fake)):
+    LIBRARY.impl(_name, _function, "CompositeExplicitAutograd")
+    torch.library.register_fake(f"flycc::{_name}", _fake, lib=LIBRARY)
