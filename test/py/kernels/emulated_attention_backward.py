@@ -6,13 +6,14 @@ a fault; what lies between its rows is NaN, and between those of a gradient what
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
 import torch
-from attention_reference import Attention
+from attention_reference import Attention, dropout_mask
 from torch import Tensor
 
 from flycc import emulator
@@ -24,6 +25,9 @@ from flycc.kernels.attention.features import band
 
 DTYPES = {torch.bfloat16: "bf16", torch.float16: "f16", torch.float32: "f32", torch.bool: "bool"}
 _FILL = 0xFF  # NaN in both 16-bit types and in float32
+
+#: Seed and offset of dropout.
+PHILOX = (0x123456789ABCDEF, 42)
 
 Order = Literal["bhsd", "bshd"]
 
@@ -211,3 +215,47 @@ def _launch(
     )
     run.findings += stats.findings
     run.scratch_bytes = max(run.scratch_bytes, kernel.descriptor.scratch_bytes)
+
+
+def random(rng: torch.Generator, *shape: int, dtype: torch.dtype = torch.bfloat16) -> Tensor:
+    return torch.randn(shape, generator=rng).to(dtype)
+
+
+def operands_of(
+    rng: torch.Generator,
+    heads: tuple[int, int],
+    queries: int,
+    keys: int,
+    dims: tuple[int, int],
+    dtype: torch.dtype = torch.bfloat16,
+    **more: Any,
+) -> tuple[Attention, Tensor]:
+    """Two batches of random operands, and a random gradient of out."""
+    shapes = ((heads[0], queries, dims[0]), (heads[1], keys, dims[0]), (heads[1], keys, dims[1]))
+    q, k, v = (random(rng, 2, *shape, dtype=dtype) for shape in shapes)
+    grad = random(rng, 2, heads[0], queries, dims[1], dtype=dtype)
+    return Attention(q, k, v, 1 / math.sqrt(dims[0]), **more), grad
+
+
+def masked(rng: torch.Generator, queries: int, keys: int) -> dict[str, dict[str, Any]]:
+    """What operands of two batches and 9 heads may have besides, by names of kinds."""
+    numbers = 3 * torch.randn((1, 9, queries, keys), generator=rng)
+    numbers[0, 2, 7] = -math.inf
+    numbers[0, 1, :, 3] = -math.inf
+    bools = torch.rand((2, 1, queries, keys), generator=rng) > 0.3
+    bools[0, 0, 5] = False
+    rows, columns = torch.arange(queries), torch.arange(keys)
+    dropped = dropout_mask(*PHILOX, (2, 9, queries, keys), 0.3)
+    return {
+        "causal": {"upper": 0},
+        "bottom_right": {"upper": keys - queries},
+        "window": {"lower": -20, "upper": 3},
+        "no_key": {"upper": -10},
+        "bool": {"mask": bools},
+        "f32": {"mask": numbers},
+        "bf16": {"mask": numbers.bfloat16()},
+        "softcap": {"softcap": 1.5},
+        "alibi": {"slopes": torch.rand(9, generator=rng), "upper": 0},
+        "documents": {"documents": (rows.expand(2, -1) // 20, columns.expand(2, -1) // 17)},
+        "dropout": {"keep": dropped, "dropout_p": 0.3},
+    }

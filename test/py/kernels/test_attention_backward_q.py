@@ -4,45 +4,22 @@ from __future__ import annotations
 
 import math
 import os
-from typing import Any
 
 import pytest
 import torch
-from attention_reference import Attention, dropout_mask
-from emulated_attention_backward import Run, backward, problem_of
+from attention_reference import Attention
+from emulated_attention_backward import PHILOX, Run, backward, masked, operands_of, problem_of
 from torch import Tensor
 
 from flycc.kernels import attention
 
 seed = int(os.environ["FLYCC_TEST_SEED"])
-#: Seed and offset of dropout.
-_PHILOX = (0x123456789ABCDEF, 42)
-
-
-def random(rng: torch.Generator, *shape: int, dtype: torch.dtype = torch.bfloat16) -> Tensor:
-    return torch.randn(shape, generator=rng).to(dtype)
-
-
-def operands_of(
-    rng: torch.Generator,
-    heads: tuple[int, int],
-    queries: int,
-    keys: int,
-    dims: tuple[int, int],
-    dtype: torch.dtype = torch.bfloat16,
-    **more: Any,
-) -> tuple[Attention, Tensor]:
-    """Two batches of random operands, and a random gradient of out."""
-    shapes = ((heads[0], queries, dims[0]), (heads[1], keys, dims[0]), (heads[1], keys, dims[1]))
-    q, k, v = (random(rng, 2, *shape, dtype=dtype) for shape in shapes)
-    grad = random(rng, 2, heads[0], queries, dims[1], dtype=dtype)
-    return Attention(q, k, v, 1 / math.sqrt(dims[0]), **more), grad
 
 
 def check(operands: Attention, grad: Tensor, run: Run) -> Tensor:
     steps = attention.plan_backward(problem_of(operands))
     assert isinstance(steps, tuple)
-    found = backward(operands, grad, run, _PHILOX, [step for step in steps if step.what == "dq"])["dq"]
+    found = backward(operands, grad, run, PHILOX, [step for step in steps if step.what == "dq"])["dq"]
     assert run.findings == ()
     assert run.scratch_bytes == 0
     exact, bound = operands.backward(grad)[0], operands.backward_bounds(grad)[0]
@@ -68,33 +45,10 @@ def test_sizes(queries: int, keys: int, dims: tuple[int, int], dtype: torch.dtyp
     check(operands, grad, Run(padding=1))
 
 
-def _masked(rng: torch.Generator, queries: int, keys: int) -> dict[str, dict[str, Any]]:
-    numbers = 3 * torch.randn((1, 9, queries, keys), generator=rng)
-    numbers[0, 2, 7] = -math.inf
-    numbers[0, 1, :, 3] = -math.inf
-    bools = torch.rand((2, 1, queries, keys), generator=rng) > 0.3
-    bools[0, 0, 5] = False
-    rows, columns = torch.arange(queries), torch.arange(keys)
-    dropped = dropout_mask(*_PHILOX, (2, 9, queries, keys), 0.3)
-    return {
-        "causal": {"upper": 0},
-        "bottom_right": {"upper": keys - queries},
-        "window": {"lower": -20, "upper": 3},
-        "no_key": {"upper": -10},
-        "bool": {"mask": bools},
-        "f32": {"mask": numbers},
-        "bf16": {"mask": numbers.bfloat16()},
-        "softcap": {"softcap": 1.5},
-        "alibi": {"slopes": torch.rand(9, generator=rng), "upper": 0},
-        "documents": {"documents": (rows.expand(2, -1) // 20, columns.expand(2, -1) // 17)},
-        "dropout": {"keep": dropped, "dropout_p": 0.3},
-    }
-
-
 _NIGHTLY = ("bottom_right", "no_key", "bf16", "documents")
 _KINDS = [
     pytest.param(name, marks=pytest.mark.nightly if name in _NIGHTLY else ())
-    for name in _masked(torch.Generator(), 9, 9)
+    for name in masked(torch.Generator(), 9, 9)
 ]
 
 
@@ -102,7 +56,7 @@ _KINDS = [
 def test_masks(kind: str) -> None:
     """With 9 heads to 3, by rows first."""
     rng = torch.Generator().manual_seed(seed)
-    operands, grad = operands_of(rng, (9, 3), 70, 75, (64, 64), **_masked(rng, 70, 75)[kind])
+    operands, grad = operands_of(rng, (9, 3), 70, 75, (64, 64), **masked(rng, 70, 75)[kind])
     check(operands, grad, Run(order="bshd"))
 
 
