@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import flydsl.expr as fx
@@ -41,6 +41,12 @@ def lane_again() -> fx.Int32:
     """This lane's number, from what no register has kept until here."""
     count = "v_mbcnt_lo_u32_b32 $0, -1, 0\nv_mbcnt_hi_u32_b32 $0, -1, $0"
     return fx.Int32(llvm.inline_asm(T.i32, [], count, "=&v", has_side_effects=True))
+
+
+def in_loop(operands: Any) -> Any:
+    """The same `RowSlices` or `Columns`, whose addresses the compiler computes in each turn: there are no registers for
+    those of a tile's parts."""
+    return replace(operands, own=operands.own + operands.tile, tile=fx.Int32(0))
 
 
 def valid(fragment: fx.Vector, chunk: fx.Int32, dim: fx.Int32) -> fx.Vector:

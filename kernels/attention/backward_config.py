@@ -8,7 +8,7 @@ from typing import Literal
 from flycc.contracts import Reason
 from flycc.contracts.sdpa import SdpaBackwardProblem, SdpaProblem
 from flycc.contracts.sizes import Size
-from flycc.kernels.attention.features import BAND_LIMIT
+from flycc.kernels.attention.features import BAND_LIMIT, Features
 from flycc.kernels.common.machine import COMPUTE_UNITS, MAX_WORK_ITEMS, OFFSET_LIMIT, WAVE_SIZE
 from flycc.kernels.common.spec import Launch
 
@@ -125,7 +125,14 @@ def _resident(what: What, problem: SdpaProblem, head_dim: int, value_dim: int) -
     """Of dK and dV, or of dQ: 8 waves of a workgroup; 4 where these need all registers of a SIMD each, or where 8 leave
     compute units without a workgroup."""
     config = BackwardConfig(what, head_dim, value_dim, 8, 8 * WAVE_ROWS, _tile(what, head_dim, value_dim))
-    if max(head_dim, value_dim) <= 128 and _launch(config, problem).grid[0] >= COMPUTE_UNITS:
+    features = Features.of(problem)
+    # What scores take beside products takes registers, too.
+    plain = features.linear and not features.hides and not features.dropout
+    if (
+        (plain or what == "dkv")
+        and max(head_dim, value_dim) <= 128
+        and _launch(config, problem).grid[0] >= COMPUTE_UNITS
+    ):
         return config
     return BackwardConfig(what, head_dim, value_dim, 4, 4 * WAVE_ROWS, config.tile)
 

@@ -23,7 +23,7 @@ from flydsl.expr import rocdl
 from flydsl.expr.typing import T
 
 from flycc.kernels.attention.backward_arguments import Head, Numbers, host, placeholders
-from flycc.kernels.attention.backward_common import Turn, in_turn, lane_again, resident, store, valid
+from flycc.kernels.attention.backward_common import Turn, in_loop, in_turn, lane_again, resident, store, valid
 from flycc.kernels.attention.backward_variant import BackwardVariant
 from flycc.kernels.attention.dropout import Dropout
 from flycc.kernels.attention.features import BAND_LIMIT
@@ -450,12 +450,6 @@ class Keys:
         shape = self.stream.shape
         own = self.head.batch * shape.heads + self.head.head * shape.group + head
         return Dropout.of(self.stream.operands.seed, own, shape.threshold)
-
-
-def in_loop(operands: Any) -> Any:
-    """The same `RowSlices` or `Columns`, whose addresses the compiler computes in each turn: there are no registers for
-    those of a tile's parts."""
-    return replace(operands, own=operands.own + operands.tile, tile=fx.Int32(0))
 
 
 def one_tile(

@@ -22,14 +22,14 @@ from flydsl.expr import rocdl
 from flydsl.expr.typing import T
 
 from flycc.kernels.attention.backward_arguments import Head, Numbers, host, placeholders
-from flycc.kernels.attention.backward_common import Turn, in_turn, resident, store, valid
+from flycc.kernels.attention.backward_common import Turn, in_loop, in_turn, resident, store, valid
 from flycc.kernels.attention.backward_variant import BackwardVariant
 from flycc.kernels.attention.dropout import Dropout
 from flycc.kernels.attention.mfma import BLOCK, RESULTS, as_operands, product
 from flycc.kernels.attention.scores import Band, Beside, Documents, Mask, Place, Scores, lse_in_units
 from flycc.kernels.attention.tiles import CHUNK, ELEMENT_BYTES, Ring, Rows, RowSlices, loads_of_tile
 from flycc.kernels.common.buffers import bounded
-from flycc.kernels.common.machine import WAVE_SIZE
+from flycc.kernels.common.machine import SIMDS, WAVE_SIZE
 from flycc.kernels.common.vectors import ELEMENTS
 from flycc.kernels.common.wave import uniform
 from flycc.kernels.gemm.pipeline import meet
@@ -107,7 +107,7 @@ class Queries:
             if block:
                 turns += self.add(stage, block - 1, operands, acc)
         turns += self.add(stage, config.tile // BLOCK - 1, operands, acc)
-        in_turn(turns)
+        in_turn(turns, 3 if self.variant.features.lower else 4)
         return acc
 
     def products(
@@ -124,7 +124,7 @@ class Queries:
         ragged = self.variant.ragged_head, self.variant.ragged_value
         turns = []
         for i, own in enumerate((self.q, self.grad)):
-            slices = self.stream.rings[i].row_slices(stage, block)
+            slices = self.placed(self.stream.rings[i].row_slices(stage, block))
             dim = self.stream.rows[i].dim if ragged[i] else None
 
             def read(number: int, slices: RowSlices = slices, dim: fx.Int32 | None = dim) -> fx.Vector:
@@ -140,6 +140,12 @@ class Queries:
                 Turn(partial(read, number), partial(multiply, number=number)) for number in range(len(own))
             ]
         return turns
+
+    def placed(self, operands: Any) -> Any:
+        """`RowSlices` or `Columns` of whose addresses as many stay in registers as there are registers for."""
+        config = self.variant.config
+        scarce = config.waves > SIMDS and config.head_dim + config.value_dim > 128
+        return in_loop(operands) if scarce else operands
 
     def gradient(
         self, place: Place, beside: Beside, whole: bool, products: fx.Vector, dp: fx.Vector
@@ -160,7 +166,7 @@ class Queries:
     ) -> list[Turn]:
         """Of dQ^T."""
         element = ELEMENTS[self.variant.dtype]
-        columns = self.stream.rings[0].columns(stage, block)
+        columns = self.placed(self.stream.rings[0].columns(stage, block))
 
         def multiply(rows: fx.Vector, half: int, column: int) -> None:
             acc[column] = product(element, rows, operands[block][half], acc[column])
