@@ -125,17 +125,19 @@ def _parts(query: Tensor, key: Tensor) -> Iterator[slice]:
     """Queries to compute at a time."""
     batch, heads, queries, _ = query.shape
     count = max(1, _SCORES // max(1, batch * heads * key.size(2)))
-    return (slice(first, min(first + count, queries)) for first in range(0, queries, count))
+    ends = queries if batch * heads else 0
+    return (slice(first, min(first + count, queries)) for first in range(0, ends, count))
 
 
 def _grouped(x: Tensor, key: Tensor) -> Tensor:
     """[batch, heads, rows, n] with the rows of all heads that share one of `key` below each other."""
     batch, heads, rows, n = x.shape
     kv_heads = key.size(1)
-    return x.reshape(batch, kv_heads, heads // max(1, kv_heads) * rows, n)
+    return x.reshape(batch, kv_heads, heads * rows // max(1, kv_heads), n)
 
 
 def _ungrouped(x: Tensor, heads: int) -> Tensor:
+    """[batch, heads, rows, n] of what `_grouped` gives."""
     batch, kv_heads, rows, n = x.shape
     return x.reshape(batch, heads, rows * kv_heads // max(1, heads), n)
 

@@ -2,23 +2,28 @@
 
 As custom ops they arrive whole in ATen graphs on every device. They run PyTorch's own implementation; the
 fake implementations of the forward ops are PyTorch's too, so results, strides and guards are what they would
-have been. The backward ops recompute the forward pass to reach PyTorch's formula, and give row-major
-gradients. RMS norm also returns the reciprocal root mean square, which a kernel of its backward pass reads and
-PyTorch's formula does without. With an `out_dtype` it stands for a norm written by hand, and its gradients
-have a formula here.
+have been. The backward ops recompute the forward pass to reach PyTorch's formula. Attention also returns lse, and
+RMS norm the reciprocal root mean square, which kernels of their backward passes read and PyTorch's formulas do
+without. What PyTorch's ops do not have is computed by formulas of our own: attention with dropout whose numbers
+its two passes share or with scores of another form, in `flycc.attention`, and, with an `out_dtype`, a norm written
+by hand.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.library import custom_op
 
+from flycc import attention
+
 _SDPA = (
-    "Tensor query, Tensor key, Tensor value, Tensor? attn_mask, bool is_causal, float? scale, bool enable_gqa"
+    "Tensor? attn_mask, bool is_causal, float? scale, bool enable_gqa, float dropout_p=0.0, Tensor? seed=None, "
+    "Tensor? query_documents=None, Tensor? key_documents=None, Tensor? slopes=None, SymInt? lower=None, "
+    "SymInt? upper=None, float softcap=0.0"
 )
 _RMS_NORM = (
     "SymInt[] normalized_shape, Tensor? weight, float? eps, bool cast_before_weight, bool weight_offset, "
@@ -26,18 +31,94 @@ _RMS_NORM = (
 )
 
 
+class _Options(NamedTuple):
+    """How to attend, `_SDPA`: first as PyTorch's op has it, then, for operands of four dimensions, as
+    `flycc.attention.Scoring` has it."""
+
+    attn_mask: Tensor | None
+    is_causal: bool
+    scale: float | None
+    enable_gqa: bool
+    dropout_p: float = 0.0
+    seed: Tensor | None = None
+    query_documents: Tensor | None = None
+    key_documents: Tensor | None = None
+    slopes: Tensor | None = None
+    lower: int | None = None
+    upper: int | None = None
+    softcap: float = 0.0
+
+    @property
+    def are_pytorchs(self) -> bool:
+        """Whether PyTorch's op has them all."""
+        others = (self.query_documents, self.slopes, self.lower, self.upper)
+        return not self.dropout_p and not self.softcap and all(other is None for other in others)
+
+    def pytorchs(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        """PyTorch's attention, where it has them all."""
+        return torch._C._nn.scaled_dot_product_attention(
+            query,
+            key,
+            value,
+            self.attn_mask,
+            0.0,
+            self.is_causal,
+            scale=self.scale,
+            enable_gqa=self.enable_gqa,
+        )
+
+    def scoring(self, head_dim: int) -> attention.Scoring:
+        """The same for `flycc.attention`."""
+        upper = self.upper
+        if self.is_causal:
+            upper = 0 if upper is None else min(upper, 0)
+        return attention.Scoring(
+            head_dim**-0.5 if self.scale is None else self.scale,
+            self.attn_mask,
+            self.lower,
+            upper,
+            self.query_documents,
+            self.key_documents,
+            self.slopes,
+            self.softcap,
+            self.dropout_p,
+            self.seed,
+        )
+
+
 def _attention(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attn_mask: Tensor | None,
-    is_causal: bool,
-    scale: float | None,
-    enable_gqa: bool,
-) -> Tensor:
-    return torch._C._nn.scaled_dot_product_attention(
-        query, key, value, attn_mask, 0.0, is_causal, scale=scale, enable_gqa=enable_gqa
-    )
+    query: Tensor, key: Tensor, value: Tensor, want_lse: bool, *given: Any
+) -> tuple[Tensor, Tensor]:
+    """Attention and, with `want_lse`, its lse of each query: float32 [batch, heads, queries], else an empty tensor."""
+    options = _Options(*given)
+    scoring = options.scoring(query.size(-1))
+    if options.are_pytorchs:
+        out = options.pytorchs(query, key, value)
+        return out, attention.log_sums(query, key, scoring) if want_lse else _nothing(query)
+    out, lse = attention.forward(query, key, value, scoring)
+    return _as_laid_out(out, query), lse.float() if want_lse else _nothing(query)
+
+
+def _attention_fake(
+    query: Tensor, key: Tensor, value: Tensor, want_lse: bool, *given: Any
+) -> tuple[Tensor, Tensor]:
+    options = _Options(*given)
+    if options.are_pytorchs:
+        out = options.pytorchs(query, key, value)
+    else:
+        out = _as_laid_out(query.new_empty((*query.shape[:-1], value.shape[-1])), query)
+    return out, query.new_empty(query.shape[:-1], dtype=torch.float32) if want_lse else _nothing(query)
+
+
+def _as_laid_out(x: Tensor, like: Tensor) -> Tensor:
+    """Row-major `x`, or a copy whose second and third dimensions are swapped in memory, as those of `like` are."""
+    if like.stride(1) < like.stride(2):
+        return x.transpose(1, 2).contiguous().transpose(1, 2)
+    return x
+
+
+def _nothing(like: Tensor) -> Tensor:
+    return like.new_empty(0, dtype=torch.float32)
 
 
 def _norm(
@@ -89,8 +170,13 @@ def _outer(input: Tensor, normalized_shape: Sequence[int]) -> Sequence[int]:
     return input.shape[: input.dim() - len(normalized_shape)]
 
 
-sdpa = custom_op("flycc::sdpa", _attention, mutates_args=(), schema=f"({_SDPA}) -> Tensor")
-sdpa.register_fake(_attention)
+sdpa = custom_op(
+    "flycc::sdpa",
+    _attention,
+    mutates_args=(),
+    schema=f"(Tensor query, Tensor key, Tensor value, bool want_lse, {_SDPA}) -> (Tensor, Tensor)",
+)
+sdpa.register_fake(_attention_fake)
 rms_norm = custom_op(
     "flycc::rms_norm", _normalised, mutates_args=(), schema=f"(Tensor input, {_RMS_NORM}) -> (Tensor, Tensor)"
 )
@@ -98,21 +184,41 @@ rms_norm.register_fake(_normalised_fake)
 
 
 @custom_op(
-    "flycc::sdpa_backward", mutates_args=(), schema=f"(Tensor grad, {_SDPA}) -> (Tensor, Tensor, Tensor)"
+    "flycc::sdpa_backward",
+    mutates_args=(),
+    schema=f"(Tensor grad, Tensor query, Tensor key, Tensor value, Tensor out, Tensor lse, {_SDPA}) "
+    "-> (Tensor, Tensor, Tensor)",
 )
 def sdpa_backward(
-    grad: Tensor, query: Tensor, key: Tensor, value: Tensor, *options: Any
+    grad: Tensor, query: Tensor, key: Tensor, value: Tensor, out: Tensor, lse: Tensor, *given: Any
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients of query, key and value; `attn_mask` gets none."""
-    dq, dk, dv = _gradients(lambda *inputs: _attention(*inputs, *options), (query, key, value), grad)
+    """Gradients of query, key and value, laid out as they are; `attn_mask` gets none.
+
+    `out` and `lse` are those of `sdpa`, which need not have been asked for lse.
+    """
+    options = _Options(*given)
+    if options.are_pytorchs:
+        gradients = _gradients(options.pytorchs, (query, key, value), grad)
+    else:
+        scoring = options.scoring(query.size(-1))
+        if not lse.numel():
+            lse = attention.log_sums(query, key, scoring)
+        gradients = list(attention.backward(grad, query, key, value, out, lse, scoring))
+    dq, dk, dv = (_as_empty_like(x, dx) for x, dx in zip((query, key, value), gradients, strict=True))
     return dq, dk, dv
+
+
+def _as_empty_like(like: Tensor, x: Tensor) -> Tensor:
+    """`x` with the strides of `torch.empty_like(like)`."""
+    empty = torch.empty_like(like)
+    return x if x.stride() == empty.stride() else empty.copy_(x)
 
 
 @sdpa_backward.register_fake
 def _(
-    grad: Tensor, query: Tensor, key: Tensor, value: Tensor, *options: Any
+    grad: Tensor, query: Tensor, key: Tensor, value: Tensor, out: Tensor, lse: Tensor, *options: Any
 ) -> tuple[Tensor, Tensor, Tensor]:
-    return query.new_empty(query.shape), key.new_empty(key.shape), value.new_empty(value.shape)
+    return torch.empty_like(query), torch.empty_like(key), torch.empty_like(value)
 
 
 @custom_op(
@@ -137,7 +243,7 @@ def rms_norm_backward(
         return _norm(x, normalized_shape, w, *options)[0]
 
     inputs = (input,) if weight is None else (input, weight)
-    dx, *dw = _gradients(forward, inputs, grad)
+    dx, *dw = (gradient.contiguous() for gradient in _gradients(forward, inputs, grad))
     return dx, dw[0] if dw else None
 
 
@@ -167,24 +273,33 @@ def _(
 
 
 def _gradients(forward: Callable[..., Tensor], inputs: tuple[Tensor, ...], grad: Tensor) -> list[Tensor]:
-    """Row-major gradients of `inputs` for the gradient `grad` of `forward(*inputs)`."""
+    """Gradients of `inputs` for the gradient `grad` of `forward(*inputs)`."""
     # A custom op's body runs with autograd off in the dispatcher, which grad mode alone does not undo.
     autograd = torch._C.DispatchKeySet(torch._C.DispatchKey.AutogradCPU)
     include = torch._C._dispatch_tls_local_include_set()
     exclude = torch._C._dispatch_tls_local_exclude_set() - autograd
     with torch._C._ForceDispatchKeyGuard(include, exclude), torch.inference_mode(False), torch.enable_grad():
         leaves = [tensor.detach().requires_grad_() for tensor in inputs]
-        gradients = torch.autograd.grad(forward(*leaves), leaves, grad)
-    return [gradient.contiguous() for gradient in gradients]
+        return list(torch.autograd.grad(forward(*leaves), leaves, grad))
 
 
-def _save_sdpa(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    query, key, value, attn_mask, *ctx.options = inputs
-    ctx.save_for_backward(query, key, value, attn_mask)
+def _save_sdpa(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    query, key, value, _, *ctx.options = inputs
+    out, lse = output
+    ctx.mark_non_differentiable(lse)
+    ctx.tensors = [index for index, option in enumerate(ctx.options) if isinstance(option, Tensor)]
+    ctx.save_for_backward(query, key, value, out, lse, *(ctx.options[index] for index in ctx.tensors))
+    for index in ctx.tensors:
+        ctx.options[index] = None
 
 
-def _differentiate_sdpa(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-    return *sdpa_backward(grad, *ctx.saved_tensors, *ctx.options), None, None, None, None
+def _differentiate_sdpa(ctx: Any, grad: Tensor, _: None) -> tuple[Tensor | None, ...]:
+    query, key, value, out, lse, *tensors = ctx.saved_tensors
+    options = list(ctx.options)
+    for index, tensor in zip(ctx.tensors, tensors, strict=True):
+        options[index] = tensor
+    gradients = sdpa_backward(grad, query, key, value, out, lse, *options)
+    return *gradients, *[None] * (len(options) + 1)
 
 
 def _save_rms_norm(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:

@@ -6,6 +6,7 @@ import operator
 from typing import Any
 
 import torch
+from torch._ops import OpOverload
 from torch._subclasses import FakeTensor
 from torch.fx import GraphModule, Node
 
@@ -19,11 +20,12 @@ def keep_whole(gm: GraphModule) -> GraphModule:
 
     `gm` is the graph that Dynamo hands to a backend; it is edited and returned. Results and gradients keep
     their bits, but for float32 roundings of RMS norms written by hand. Those become one op where they need
-    gradients; elsewhere a pass finds them in the ATen graph. A call stays as it is where the custom op could
-    not stand for it: attention with dropout or with a mask that needs a gradient, options known only at run
-    time, tensor subclasses, and every call of a graph that uses autocast, chooses attention backends or
-    applies functorch transforms, because those act on PyTorch's own ops only. The eps of a norm written by
-    hand becomes a constant.
+    gradients; elsewhere a pass finds them in the ATen graph. Dropout of attention draws a seed from PyTorch's
+    generator instead of a number for each weight. A call stays as it is where the custom op could not stand for
+    it: attention with a mask that needs a gradient or with dropout in types that no kernel takes, tensor
+    subclasses, and every call of a graph that uses autocast, chooses attention backends or applies functorch
+    transforms, because those act on PyTorch's own ops only. The eps of a norm written by hand and the scale and
+    dropout of attention become constants.
     """
     modules = [module for module in gm.modules() if isinstance(module, GraphModule)]
     nodes = [node for module in modules for node in module.graph.nodes]
@@ -64,9 +66,17 @@ def _specialise_eps(node: Node) -> None:
 
 
 def _is_plain(node: Node) -> bool:
-    """Whether the value of `node` is a dense tensor of no subclass, or a size."""
+    """Whether the value of `node` is a dense tensor of no subclass, or a number."""
     value = node.meta.get("example_value")
-    return isinstance(value, torch.SymInt) or (type(value) is FakeTensor and value.layout is torch.strided)
+    return isinstance(value, torch.SymInt | torch.SymFloat) or (
+        type(value) is FakeTensor and value.layout is torch.strided
+    )
+
+
+def _number(option: Any) -> Any:
+    """`option`, as a constant with a guard where it is a float that Dynamo made an input: see `_specialise_eps`."""
+    value = option.meta.get("example_value") if isinstance(option, Node) else option
+    return float(value) if isinstance(value, torch.SymFloat) else option
 
 
 def _is_constant(*options: Any) -> bool:
@@ -87,12 +97,29 @@ def _keep_sdpa(
     scale: Any = None,
     enable_gqa: Any = False,
 ) -> None:
+    tensors = [x.meta["example_value"] for x in (query, key, value)]
     mask_needs_gradient = attn_mask is not None and attn_mask.meta["example_value"].requires_grad
-    if dropout_p != 0 or mask_needs_gradient or not _is_constant(is_causal, scale, enable_gqa):
+    dropout_p, scale = _number(dropout_p), _number(scale)
+    if mask_needs_gradient or not _is_constant(dropout_p, is_causal, scale, enable_gqa):
         return
-    node.target = composite_ops.sdpa._opoverload
-    node.args = (query, key, value, attn_mask, is_causal, scale, enable_gqa)
-    node.kwargs = {}
+    for_kernels = all(x.dtype in (torch.bfloat16, torch.float16) and x.dim() == 4 for x in tensors)
+    seed = None
+    if dropout_p != 0:
+        if not for_kernels or not 0 < dropout_p <= 1:
+            return
+        seed = _seed(node, tensors[0])
+    want_lse = for_kernels and node.meta["example_value"].requires_grad
+    inputs = (query, key, value, want_lse, attn_mask, is_causal, scale, enable_gqa)
+    _become_first_of(node, composite_ops.sdpa._opoverload, *inputs, float(dropout_p), seed)
+
+
+def _seed(node: Node, like: FakeTensor) -> Node:
+    """What dropout's numbers come from, drawn in front of `node` from the generator of the device of `like`."""
+    with node.graph.inserting_before(node):
+        options = {"dtype": torch.int64, "device": like.device}
+        seed = node.graph.call_function(torch.randint, (1 << 62, (2,)), options)
+    seed.meta["example_value"] = like.new_empty(2, dtype=torch.int64)
+    return seed
 
 
 def _keep_rms_norm(
@@ -100,13 +127,15 @@ def _keep_rms_norm(
 ) -> None:
     if not _is_constant(eps) or not isinstance(normalized_shape, list | tuple):
         return
-    _become_rms_norm(node, input, normalized_shape, weight, eps, False, False, None)
+    _become_first_of(
+        node, composite_ops.rms_norm._opoverload, input, normalized_shape, weight, eps, False, False, None
+    )
 
 
-def _become_rms_norm(node: Node, *arguments: Any) -> None:
-    """Makes `node` the first result of `flycc::rms_norm` of `arguments`."""
+def _become_first_of(node: Node, op: OpOverload, *arguments: Any) -> None:
+    """Makes `node` the first result of `op`."""
     with node.graph.inserting_before(node):
-        whole = node.graph.call_function(composite_ops.rms_norm._opoverload, arguments)
+        whole = node.graph.call_function(op, arguments)
     node.op, node.target, node.args, node.kwargs = "call_function", operator.getitem, (whole, 0), {}
 
 
@@ -118,7 +147,9 @@ def _keep_written_norm(norm: WrittenNorm) -> None:
             size = norm.y.graph.call_method("size", (norm.x, -1))
     dtype = norm.y.meta["example_value"].dtype
     flags = (norm.cast_before_weight, norm.weight_offset)
-    _become_rms_norm(norm.y, norm.x, [size], norm.weight, norm.eps, *flags, dtype)
+    _become_first_of(
+        norm.y, composite_ops.rms_norm._opoverload, norm.x, [size], norm.weight, norm.eps, *flags, dtype
+    )
     for node in norm.inner:
         if not node.users:
             node.graph.erase_node(node)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from attention_reference import Attention, dropout_mask
 from frontend_graphs import Recorder, assert_same_bits, record, targets
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -137,8 +138,9 @@ def test_left_as_it_is_with_the_same_bits(name: str) -> None:
     assert kept == []
 
 
-def test_dropout_is_left_alone_and_draws_the_same_numbers() -> None:
-    q = randn(1, 2, 5, 16)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_dropout_of_other_types_is_left_alone_and_draws_the_same_numbers(dtype: torch.dtype) -> None:
+    q = randn(1, 2, 5, 16, dtype=dtype)
     recorder = Recorder()
     compiled = torch.compile(lambda q: sdpa(q, q, q, dropout_p=0.5), backend=recorder)
     state = torch.get_rng_state()
@@ -146,6 +148,79 @@ def test_dropout_is_left_alone_and_draws_the_same_numbers() -> None:
     torch.set_rng_state(state)
     assert torch.equal(mine, sdpa(q, q, q, dropout_p=0.5))
     assert not any(target.startswith("flycc.") for target in targets(recorder))
+
+
+@pytest.mark.parametrize("layout", ["bhsd", "bshd"])
+@pytest.mark.parametrize("checkpointed", [False, True])
+def test_dropout_is_that_of_the_contract_in_both_passes(layout: str, checkpointed: bool) -> None:
+    """With a seed drawn from PyTorch's generator, against float64."""
+
+    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return sdpa(q, k, v, dropout_p=0.25, enable_gqa=True)
+
+    def function(*inputs: Tensor) -> Tensor:
+        return checkpoint(attend, *inputs, use_reentrant=False) if checkpointed else attend(*inputs)
+
+    q, k, v = qkv(torch.bfloat16, kv_heads=2)
+    if layout == "bshd":
+        q = q.transpose(1, 2).contiguous().transpose(1, 2)
+    leaves = [x.detach().requires_grad_() for x in (q, k, v)]
+    recorder = Recorder()
+    compiled = torch.compile(function, backend=recorder)
+    torch.manual_seed(3)
+    out = compiled(*leaves)
+    torch.manual_seed(3)
+    seed, offset = torch.randint(1 << 62, (2,)).tolist()
+    keep = dropout_mask(seed, offset, (2, 4, 5, 7), 0.25)
+    reference = Attention(q, k, v, q.size(-1) ** -0.5, keep=keep, dropout_p=0.25)
+    assert ((out - reference.forward()[0]).abs() <= reference.bound()).all()
+    assert out.stride() == q.stride()
+    grad = torch.randn_like(out)
+    gradients = torch.autograd.grad(out, leaves, grad)
+    assert {"flycc.sdpa.default", "flycc.sdpa_backward.default"} <= {*targets(recorder)}
+    bounds = reference.backward_bounds(grad)
+    for mine, theirs, bound in zip(gradients, reference.backward(grad), bounds, strict=True):
+        assert ((mine - theirs).abs() <= bound).all()
+
+
+@pytest.mark.parametrize(
+    ("dropout_p", "dtype"), [(-0.1, torch.bfloat16), (1.5, torch.bfloat16), (1.5, torch.float32)]
+)
+def test_a_dropout_out_of_range_is_pytorchs_error(dropout_p: float, dtype: torch.dtype) -> None:
+    q = randn(1, 2, 5, 16, dtype=dtype)
+    with pytest.raises(RuntimeError, match=r"dropout|bernoulli"):
+        torch.compile(lambda q: sdpa(q, q, q, dropout_p=dropout_p), backend=Recorder())(q)
+
+
+def test_dropout_of_everything_leaves_zeros() -> None:
+    q = randn(1, 2, 5, 16, dtype=torch.bfloat16).requires_grad_()
+    out = torch.compile(lambda q: sdpa(q, q, q, dropout_p=1.0), backend=Recorder())(q)
+    assert not out.any()
+    assert not torch.autograd.grad(out.sum(), q)[0].any()
+
+
+def test_lse_is_there_only_where_a_gradient_needs_it() -> None:
+    q, k, v = qkv(torch.bfloat16)
+    options = (bool_mask, False, 0.5, False)
+    out, lse = composite_ops.sdpa(q, k, v, True, *options)
+    reference = Attention(q, k, v, 0.5, mask=bool_mask)
+    exact = reference.forward()[1]
+    seen = exact > -torch.inf
+    assert torch.equal(lse > -torch.inf, seen)
+    assert ((lse - exact).abs() <= reference.lse_bound())[seen].all()
+    assert_same_bits(out, composite_ops.sdpa(q, k, v, False, *options)[0])
+    recorder = Recorder()
+    compiled = torch.compile(sdpa, backend=recorder)
+    with torch.no_grad():
+        compiled(q, k, v)
+    compiled(q.requires_grad_(), k, v)
+    asked = [
+        node.args[3]
+        for gm in recorder.graphs
+        for node in gm.graph.nodes
+        if str(node.target) == "flycc.sdpa.default"
+    ]
+    assert asked == [False, True]
 
 
 def test_ambient_autocast_reaches_pytorchs_own_op() -> None:
@@ -182,4 +257,15 @@ def test_rms_norm_op_obeys_the_rules_for_custom_ops(with_weight: bool) -> None:
 
 def test_sdpa_op_obeys_the_rules_for_custom_ops() -> None:
     q, k, v = (x.requires_grad_() for x in qkv(kv_heads=2))
-    torch.library.opcheck(composite_ops.sdpa, (q, k, v, bool_mask, False, 0.5, True))
+    for want_lse in (False, True):
+        torch.library.opcheck(composite_ops.sdpa, (q, k, v, want_lse, bool_mask, False, 0.5, True))
+
+
+@pytest.mark.parametrize("layout", ["bhsd", "bshd"])
+def test_sdpa_op_with_what_pytorchs_has_not_obeys_the_rules_for_custom_ops(layout: str) -> None:
+    q, k, v = (x.requires_grad_() for x in qkv(kv_heads=2))
+    if layout == "bshd":
+        q = q.detach().transpose(1, 2).contiguous().transpose(1, 2).requires_grad_()
+    documents = torch.arange(10).view(2, 5) // 3, torch.arange(14).view(2, 7) // 3
+    options = (0.5, torch.tensor([3, 4]), *documents, torch.rand(4), -3, 2, 4.0)
+    torch.library.opcheck(composite_ops.sdpa, (q, k, v, True, bool_mask, False, None, True, *options))
