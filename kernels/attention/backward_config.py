@@ -126,13 +126,11 @@ def _resident(what: What, problem: SdpaProblem, head_dim: int, value_dim: int) -
     compute units without a workgroup."""
     config = BackwardConfig(what, head_dim, value_dim, 8, 8 * WAVE_ROWS, _tile(what, head_dim, value_dim))
     features = Features.of(problem)
-    # What scores take beside products takes registers, too.
+    # What scores take beside products takes registers, too; of dK/dV of wide heads even the band does.
     plain = features.linear and not features.hides and not features.dropout
-    if (
-        (plain or what == "dkv")
-        and max(head_dim, value_dim) <= 128
-        and _launch(config, problem).grid[0] >= COMPUTE_UNITS
-    ):
+    if what == "dkv":
+        plain = features == Features() or head_dim + value_dim <= 192
+    if plain and max(head_dim, value_dim) <= 128 and _launch(config, problem).grid[0] >= COMPUTE_UNITS:
         return config
     return BackwardConfig(what, head_dim, value_dim, 4, 4 * WAVE_ROWS, config.tile)
 
