@@ -26,9 +26,9 @@ from flydsl.expr.typing import T
 from flycc.kernels.attention.config import STAGES, WAVE_QUERIES
 from flycc.kernels.attention.dropout import Dropout
 from flycc.kernels.attention.kernarg import FORWARD
-from flycc.kernels.attention.mfma import BLOCK, RESULTS, SLICE, as_operands, product
-from flycc.kernels.attention.scores import LN_2, Band, Documents, Mask, Place, Scores, exp2
-from flycc.kernels.attention.softmax import LOWEST, SLACK, exponentials, higher, highest, over_halves, splat
+from flycc.kernels.attention.mfma import BLOCK, SLICE, as_operands, product
+from flycc.kernels.attention.scores import LN_2, Band, Documents, Mask, Place, Scores
+from flycc.kernels.attention.softmax import LOWEST, over_halves, splat, weights
 from flycc.kernels.attention.tiles import CHUNK, ELEMENT_BYTES, Ring, Rows, RowSlices
 from flycc.kernels.attention.variant import SdpaVariant
 from flycc.kernels.common.arguments import numbers, placeholders
@@ -174,16 +174,13 @@ class Work:
             sums[term.sum] = product(self.element, operands[number], term.b, sums[term.sum])
         return sums
 
-    def probabilities(
-        self, turn: fx.Int32, products: list[fx.Vector], shift: fx.Float32, whole: bool
-    ) -> tuple[list[fx.Vector], fx.Float32]:
-        """Scores of a tile in units, and the higher of `shift` and a query's highest."""
-        values = []
+    def values(self, turn: fx.Int32, products: list[fx.Vector], whole: bool) -> list[fx.Vector]:
+        """Scores of a tile in units."""
+        found = []
         for block, of_block in enumerate(products):
             place = self.place(turn, block)
-            scores, _ = self.scores.of(of_block, place, self.scores.load(place), whole)
-            values.append(scores)
-        return values, higher(highest(values) * self.scores.unit, shift)
+            found.append(self.scores.of(of_block, place, self.scores.load(place), whole)[0])
+        return found
 
     def place(self, turn: fx.Int32, block: int) -> Place:
         first = turn * self.tile + block * BLOCK
@@ -214,15 +211,8 @@ def meet(loads: int) -> None:
 def step(work: Any, turn: Any, at: Any, products: Any, shift: Any, sums: Any, total: Any, whole: Any) -> Any:
     """Turn number `turn`; `whole` says that all queries of the workgroup see all of the tile's keys."""
     at = Cursor(*at)
-    values, now = work.probabilities(turn, products, shift, whole)
-    grown = rocdl.ballot(T.i64, (now > shift + SLACK).ir_value())
-    if fx.Int64(grown) != 0:
-        factor = exp2(shift - now)
-        shift = now
-        sums = sums * factor
-        total = [block * splat(factor) for block in total]
-    p = [exponentials(scores, work.scores.unit, shift) for scores in values]
-    sums = sums + total_of(p)
+    values = work.values(turn, products, whole)
+    p, shift, sums, total = weights(work.scores, values, shift, sums, total)
     of_p = work.operands(turn, p)
     loads = work.of_k.loads + work.of_v.loads
     meet(loads)
@@ -231,17 +221,6 @@ def step(work: Any, turn: Any, at: Any, products: Any, shift: Any, sums: Any, to
     rocdl.s_setprio(0)
     meet(loads)
     return at.next(work).carried, following, shift, sums, total
-
-
-def total_of(vectors: list[fx.Vector]) -> fx.Float32:
-    """The sum of all elements, in pairs."""
-    total = vectors[0]
-    for vector in vectors[1:]:
-        total = total + vector
-    parts = [fx.Vector.from_elements([total[i], total[i + 1]], fx.Float32) for i in range(0, RESULTS, 2)]
-    while len(parts) > 1:
-        parts = [a + b for a, b in zip(parts[::2], parts[1::2], strict=True)]
-    return parts[0][0] + parts[0][1]
 
 
 def valid(fragment: fx.Vector, chunk: fx.Int32, dim: fx.Int32) -> fx.Vector:

@@ -27,11 +27,11 @@ from flydsl.expr import const_expr, range_constexpr, rocdl
 from flydsl.expr.typing import T
 
 from flycc.kernels.attention.dropout import Dropout
-from flycc.kernels.attention.forward import meet, total_of, valid
+from flycc.kernels.attention.forward import meet, valid
 from flycc.kernels.attention.kernarg import FORWARD
 from flycc.kernels.attention.mfma import BLOCK, RESULTS, SLICE, as_operands, product
-from flycc.kernels.attention.scores import LN_2, Band, Beside, Documents, Mask, Place, Scores, exp2
-from flycc.kernels.attention.softmax import LOWEST, SLACK, exponentials, higher, highest, over_halves, splat
+from flycc.kernels.attention.scores import LN_2, Band, Beside, Documents, Mask, Place, Scores
+from flycc.kernels.attention.softmax import LOWEST, over_halves, splat, weights
 from flycc.kernels.attention.tiles import CHUNK, ELEMENT_BYTES, Ring, Rows
 from flycc.kernels.attention.variant import SdpaVariant
 from flycc.kernels.common.arguments import numbers, placeholders
@@ -188,15 +188,7 @@ def _step(work: Any, turn: Any, shift: Any, sums: Any, total: Any) -> Any:
             values = _masked(work, products, place, beside)
     else:
         values = _masked(work, products, place, beside)
-    now = higher(highest([values]) * work.scores.unit, shift)
-    grown = rocdl.ballot(T.i64, (now > shift + SLACK).ir_value())
-    if fx.Int64(grown) != 0:
-        factor = exp2(shift - now)
-        shift = now
-        sums = sums * factor
-        total = [block * splat(factor) for block in total]
-    p = exponentials(values, work.scores.unit, shift)
-    sums = sums + total_of([p])
+    (p,), shift, sums, total = weights(work.scores, [values], shift, sums, total)
     of_p = work.operand(p, turn)
     meet(work.values.ring.loads)
     rocdl.s_setprio(0)
