@@ -57,6 +57,7 @@ _FORWARD_SOURCES = (
             "forward.py",
             "kernarg.py",
             "mfma.py",
+            "operands.py",
             "scores.py",
             "softmax.py",
             "tiles.py",
@@ -82,6 +83,7 @@ _BACKWARD_SOURCES = (
             "dropout.py",
             "features.py",
             "mfma.py",
+            "operands.py",
             "scores.py",
             "tiles.py",
         )

@@ -23,11 +23,12 @@ from flydsl.expr import rocdl
 from flydsl.expr.typing import T
 
 from flycc.kernels.attention.backward_arguments import Head, Numbers, host, placeholders
-from flycc.kernels.attention.backward_common import Turn, in_loop, in_turn, lane_again, resident, store, valid
+from flycc.kernels.attention.backward_common import Turn, in_loop, in_turn, lane_again
 from flycc.kernels.attention.backward_variant import BackwardVariant
 from flycc.kernels.attention.dropout import Dropout
 from flycc.kernels.attention.features import BAND_LIMIT
 from flycc.kernels.attention.mfma import BLOCK, RESULTS, as_operands, product
+from flycc.kernels.attention.operands import resident, store, valid
 from flycc.kernels.attention.scores import (
     LN_2,
     LOG2_E,

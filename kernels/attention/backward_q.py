@@ -22,10 +22,11 @@ from flydsl.expr import rocdl
 from flydsl.expr.typing import T
 
 from flycc.kernels.attention.backward_arguments import Head, Numbers, host, placeholders
-from flycc.kernels.attention.backward_common import Turn, in_loop, in_turn, resident, store, valid
+from flycc.kernels.attention.backward_common import Turn, in_loop, in_turn
 from flycc.kernels.attention.backward_variant import BackwardVariant
 from flycc.kernels.attention.dropout import Dropout
 from flycc.kernels.attention.mfma import BLOCK, RESULTS, as_operands, product
+from flycc.kernels.attention.operands import resident, store, valid
 from flycc.kernels.attention.scores import Band, Beside, Documents, Mask, Place, Scores, lse_in_units
 from flycc.kernels.attention.tiles import CHUNK, ELEMENT_BYTES, Ring, Rows, RowSlices, loads_of_tile
 from flycc.kernels.common.buffers import bounded

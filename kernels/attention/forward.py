@@ -26,13 +26,14 @@ from flydsl.expr.typing import T
 from flycc.kernels.attention.config import STAGES, WAVE_QUERIES
 from flycc.kernels.attention.dropout import Dropout
 from flycc.kernels.attention.kernarg import FORWARD
-from flycc.kernels.attention.mfma import BLOCK, SLICE, as_operands, product
+from flycc.kernels.attention.mfma import BLOCK, as_operands, product
+from flycc.kernels.attention.operands import resident, store, valid
 from flycc.kernels.attention.scores import LN_2, Band, Documents, Mask, Place, Scores
 from flycc.kernels.attention.softmax import LOWEST, over_halves, splat, weights
-from flycc.kernels.attention.tiles import CHUNK, ELEMENT_BYTES, Ring, Rows, RowSlices
+from flycc.kernels.attention.tiles import Ring, Rows, RowSlices
 from flycc.kernels.attention.variant import SdpaVariant
 from flycc.kernels.common.arguments import numbers, placeholders
-from flycc.kernels.common.buffers import bounded, checked, store16
+from flycc.kernels.common.buffers import bounded, checked
 from flycc.kernels.common.machine import WAVE_SIZE
 from flycc.kernels.common.vectors import ELEMENTS
 from flycc.kernels.common.wave import uniform
@@ -223,34 +224,6 @@ def step(work: Any, turn: Any, at: Any, products: Any, shift: Any, sums: Any, to
     return at.next(work).carried, following, shift, sums, total
 
 
-def valid(fragment: fx.Vector, chunk: fx.Int32, dim: fx.Int32) -> fx.Vector:
-    """Chunk number `chunk` of a row without the elements from `dim` on."""
-    words = fragment.bitcast(fx.Int32)
-    left = dim - chunk * CHUNK
-    kept = []
-    for i in range(CHUNK // 2):
-        one = (left == 2 * i + 1).select(fx.Int32(0xFFFF), fx.Int32(0))
-        kept.append(words[i] & (left >= 2 * i + 2).select(fx.Int32(-1), one))
-    return fx.Vector.from_elements(kept, fx.Int32).bitcast(fx.Int16)
-
-
-def resident(rows: Rows, lane: fx.Int32, dim: int, first: fx.Int32, ragged: bool) -> list[fx.Vector]:
-    """Operands with a row in each lane, from memory: rows from `first` on, all slices of a head of `dim`."""
-    left = rows.count - first
-    own = Rows(rows.pointer + fx.Int64(first) * fx.Int64(rows.stride), rows.stride, left, rows.dim)
-    buffer = own.buffer(BLOCK)
-    kind = fx.Vector.make_type(4, fx.Int32)
-    found = []
-    for number in range(dim // SLICE):
-        chunk = 2 * number + lane // BLOCK
-        inside = (chunk * CHUNK < rows.dim) & (lane % BLOCK < left)
-        offset = checked(inside, (lane % BLOCK * rows.stride + chunk * CHUNK) * ELEMENT_BYTES)
-        words = fx.Vector(rocdl.raw_ptr_buffer_load(kind, buffer, offset, fx.Int32(0)))
-        fragment = words.bitcast(fx.Int16)
-        found.append(valid(fragment, chunk, rows.dim) if ragged else fragment)
-    return found
-
-
 def build(variant: SdpaVariant) -> tuple[Any, tuple[Any, ...]]:
     """The host function that launches the kernel of `variant`, and placeholder arguments for it."""
     config, features = variant.config, variant.features
@@ -291,8 +264,12 @@ def build(variant: SdpaVariant) -> tuple[Any, tuple[Any, ...]]:
             of_batch = fx.Int64(batch) * getattr(others, f"{name}_batch")
             return pointer + (of_batch + fx.Int64(of_head) * getattr(others, f"{name}_head"))
 
-        rows_q = Rows(of(q, "q", head), sizes.q_row, queries, sizes.head_dim)
-        of_query = resident(rows_q, lane, -(-config.head_dim // BLOCK) * BLOCK, own, variant.ragged)
+        def own_rows(pointer: Any, name: str, stride: fx.Int32, dim: fx.Int32) -> Rows:
+            return Rows(
+                of(pointer, name, head) + fx.Int64(own) * fx.Int64(stride), stride, queries - own, dim
+            )
+
+        of_query = resident(own_rows(q, "q", sizes.q_row, sizes.head_dim), lane, config.head_dim)
 
         lds = fx.SharedAllocator().allocate(fx.Array[fx.Int16, config.lds_bytes // 2, 16]).peek().ptr
         of_k = Ring(lds, config.tile, config.head_dim, STAGES, config.threads, thread, wave)
@@ -396,17 +373,14 @@ def build(variant: SdpaVariant) -> tuple[Any, tuple[Any, ...]]:
         inverse = (sums == 0.0).select(fx.Float32(0.0), inverse)
         if fx.const_expr(features.dropout):
             inverse = inverse * sizes.inverse_keep
-        buffer = bounded(of(out, "out", head) + fx.Int64(own) * fx.Int64(sizes.out_row))
-        for column in range_constexpr(columns):
-            for group in range_constexpr(4):
-                first_column = column * BLOCK + group * 8 + lane // BLOCK * 4
-                for i in range_constexpr(0, 4, variant.vector):
-                    some = [
-                        total[column][group * 4 + i + j] * inverse for j in range_constexpr(variant.vector)
-                    ]
-                    exists = (query < queries) & (first_column + i < sizes.value_dim)
-                    place = (lane % BLOCK * sizes.out_row + (first_column + i)) * ELEMENT_BYTES
-                    store16(buffer, some, element, checked(exists, place))
+        store(
+            own_rows(out, "out", sizes.out_row, sizes.value_dim),
+            lane,
+            total,
+            inverse,
+            element,
+            variant.vector,
+        )
         if fx.const_expr(variant.lse):
             logarithm = (shift + fx.Float32(rocdl.log(T.f32, sums.ir_value()))) * LN_2
             value = (sums == 0.0).select(fx.Float32(-float("inf")), logarithm)

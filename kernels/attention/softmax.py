@@ -54,18 +54,15 @@ def over_halves(function: Callable[[Any, Any], Any], value: fx.Float32) -> fx.Fl
     return function(*(fx.Int32(llvm.extractvalue(T.i32, both, [i])).bitcast(fx.Float32) for i in range(2)))
 
 
-def _rounds(shift: fx.Float32) -> Any:
-    """Whether scores times their unit are rounded by so much that p of the highest, in one FMA, were not near 1."""
-    return (abs(shift) > _ROUNDS) & (shift > LOWEST)
-
-
 @flyc.jit
 def weights(scores: Any, values: Any, shift: Any, sums: Any, total: Any) -> Any:
     """p of a lane's scores, `values` in units of `scores`, and the new `shift`, `sums` of p and `total`s of p V."""
     now = higher(highest(values) * scores.unit, shift)
     moves = now > shift + SLACK
     if fx.const_expr(scores.features.linear):
-        moves = moves | _rounds(now)
+        # So large a score is rounded by so much that p of the highest, in one FMA, were not near 1. A row that has seen
+        # nothing counts as well, and loses nothing by it.
+        moves = moves | (abs(now) > _ROUNDS)
     unit, base = scores.unit, shift
     if fx.Int64(rocdl.ballot(T.i64, moves.ir_value())) != 0:
         factor = exp2(shift - now)

@@ -27,9 +27,10 @@ from flydsl.expr import const_expr, range_constexpr, rocdl
 from flydsl.expr.typing import T
 
 from flycc.kernels.attention.dropout import Dropout
-from flycc.kernels.attention.forward import meet, valid
+from flycc.kernels.attention.forward import meet
 from flycc.kernels.attention.kernarg import FORWARD
 from flycc.kernels.attention.mfma import BLOCK, RESULTS, SLICE, as_operands, product
+from flycc.kernels.attention.operands import valid
 from flycc.kernels.attention.scores import LN_2, Band, Beside, Documents, Mask, Place, Scores
 from flycc.kernels.attention.softmax import LOWEST, over_halves, splat, weights
 from flycc.kernels.attention.tiles import CHUNK, ELEMENT_BYTES, Ring, Rows
