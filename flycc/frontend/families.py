@@ -16,6 +16,8 @@ from flycc.contracts import (
     ScaledGemmProblem,
     ScaledGroupedGemmProblem,
     ScaleRangeProblem,
+    SdpaBackwardProblem,
+    SdpaProblem,
     TopkProblem,
 )
 from flycc.frontend.nodes import target_name
@@ -66,6 +68,8 @@ FAMILY_OF_PROBLEM: dict[type[Problem], str] = {
     ScaledGemmProblem: "scaled_gemm",
     ScaledGroupedGemmProblem: "scaled_grouped_gemm",
     ScaleRangeProblem: "scale_range",
+    SdpaBackwardProblem: "sdpa_backward",
+    SdpaProblem: "sdpa",
     TopkProblem: "topk",
 }
 
@@ -92,7 +96,5 @@ def family_of_reason(reason: Reason) -> str:
 
 def unserved(family: str) -> Reason:
     """Why a candidate of `family` that no pass has spoken of stays on PyTorch."""
-    area = family.replace("_", "-")
-    if family in SERVED_FAMILIES:
-        return Reason(f"{area}.unmatched", f"no pass raised this form of {family}, and none gave a reason")
-    return Reason(f"{area}.no-kernel", f"flycc has no {family} kernel yet")
+    sentence = f"no pass raised this form of {family}, and none gave a reason"
+    return Reason(f"{family.replace('_', '-')}.unmatched", sentence)

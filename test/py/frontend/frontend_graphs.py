@@ -19,7 +19,7 @@ from torch_mlir.ir import Context, Module, Operation
 
 import flycc.runtime.ops  # noqa: F401  defines torch.ops.flycc.gemm
 from flycc import dialects
-from flycc.frontend import Report, compile_graph, keep_whole
+from flycc.frontend import Report, compile_graph, composite_ops, keep_whole
 from flycc.frontend.importer import import_graph
 
 
@@ -134,11 +134,66 @@ def reference_topk(x: Tensor, k: int, *, largest: bool = True, sorted: bool = Tr
     return next(copies), next(copies)
 
 
+def reference_sdpa(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *tensors: Tensor | None,
+    want_lse: bool = False,
+    layout: str = "bhsd",
+    **numbers: Any,
+) -> tuple[Tensor, Tensor]:
+    """`flycc::sdpa_fwd` by the composite that it stands for."""
+    out, lse = composite_ops.sdpa(query, key, value, want_lse, *_attending(query, key, *tensors, **numbers))
+    if layout == "bshd":
+        return out.transpose(1, 2).contiguous().transpose(1, 2), lse
+    return out.contiguous(), lse
+
+
+def reference_sdpa_backward(
+    grad: Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    out: Tensor,
+    lse: Tensor,
+    *tensors: Tensor | None,
+    **numbers: Any,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """`flycc::sdpa_bwd` likewise."""
+    options = _attending(query, key, *tensors, **numbers)
+    return composite_ops.sdpa_backward(grad, query, key, value, out, lse, *options)
+
+
+def _attending(
+    query: Tensor,
+    key: Tensor,
+    mask: Tensor | None = None,
+    query_documents: Tensor | None = None,
+    key_documents: Tensor | None = None,
+    slopes: Tensor | None = None,
+    seed: Tensor | None = None,
+    *,
+    scale: float,
+    lower: int | None = None,
+    upper: int | None = None,
+    softcap: float = 0.0,
+    dropout_p: float = 0.0,
+) -> tuple[Any, ...]:
+    """The composites' options; what PyTorch calls causal is that there, since it decides who computes."""
+    causal, grouped = upper == 0, query.size(1) != key.size(1)
+    tensors = query_documents, key_documents, slopes
+    upper = None if causal else upper
+    return mask, causal, scale, grouped, dropout_p, seed, *tensors, lower, upper, softcap
+
+
 REFERENCES: dict[Any, Callable[..., Any]] = {
     torch.ops.flycc.gemm.default: reference_gemm,
     torch.ops.flycc.gemm_with_preactivation.default: reference_gemm_with_preactivation,
     torch.ops.flycc.rms_norm_fwd.default: reference_rms_norm,
     torch.ops.flycc.rms_norm_bwd.default: reference_rms_norm_backward,
+    torch.ops.flycc.sdpa_fwd.default: reference_sdpa,
+    torch.ops.flycc.sdpa_bwd.default: reference_sdpa_backward,
     torch.ops.flycc.topk.default: reference_topk,
 }
 

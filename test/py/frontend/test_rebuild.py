@@ -241,14 +241,14 @@ def test_near_misses_keep_the_reason_of_the_pass() -> None:
     assert candidate.shapes == "f32[4, 8] x f32[8, 3] -> f32[4, 3]"
 
 
-def test_families_without_a_pass_say_so() -> None:
+def test_attention_is_served_forward_and_backward() -> None:
     def function(x: Tensor) -> Tensor:
-        return F.scaled_dot_product_attention(x, x, x)
+        return F.scaled_dot_product_attention(x, x, x, is_causal=True)
 
-    [report] = record(function, ints(1, 2, 4, 8)).reports
-    assert {c.family: c.reason.code for c in report.nodes if c.reason} == {
-        "sdpa": "sdpa.no-kernel",
-    }
+    recorder = record(function, ints(1, 2, 4, 8).requires_grad_(), grad=True)
+    assert recorder.families() == {"sdpa": (1, 0), "sdpa_backward": (1, 0)}
+    [report] = record(function, ints(1, 2, 4, 8).float()).reports
+    assert {c.family: c.reason.code for c in report.nodes if c.reason} == {"sdpa": "sdpa.dtype"}
 
 
 def test_report_is_plain_data() -> None:
