@@ -53,6 +53,7 @@ _FORWARD_SOURCES = (
         for name in (
             "config.py",
             "dropout.py",
+            "exchange.py",
             "features.py",
             "forward.py",
             "kernarg.py",
@@ -81,11 +82,15 @@ _BACKWARD_SOURCES = (
             "backward_variant.py",
             "delta.py",
             "dropout.py",
+            "exchange.py",
             "features.py",
             "mfma.py",
             "operands.py",
             "scores.py",
             "tiles.py",
+            "wide_backward.py",
+            "wide_backward_kv.py",
+            "wide_backward_q.py",
         )
     ),
 )
@@ -120,9 +125,11 @@ def backward_kernel(problem: SdpaBackwardProblem, config: BackwardConfig) -> Ker
     variant = BackwardVariant.of(problem, config)
 
     def build() -> tuple[Any, tuple[Any, ...]]:
-        from flycc.kernels.attention import backward_kv, backward_q, delta
+        from flycc.kernels.attention import backward_kv, backward_q, delta, wide_backward_kv, wide_backward_q
 
         builders = {"delta": delta.build, "dkv": backward_kv.build, "dq": backward_q.build}
+        if config.wide:
+            builders = {"dkv": wide_backward_kv.build, "dq": wide_backward_q.build}
         return builders[variant.config.what](variant)
 
     return KernelSpec("sdpa_backward", variant.symbol, repr(variant), BACKWARD, _BACKWARD_SOURCES, build)

@@ -16,7 +16,9 @@ from flycc.kernels.common.spec import Launch
 What = Literal["delta", "dkv", "dq"]
 
 #: Head dims that kernels are built for: others are taken as the next one, filled up with zeros.
-RUNGS = (32, 64, 96, 128, 192, 256)
+RUNGS = (32, 64, 96, 128, 192, 256, 384, 512)
+#: The largest that a wave has the rows of two operands and the sums of their gradients for.
+WAVE_DIM = 256
 #: Rows that an MFMA takes: those of a wave.
 WAVE_ROWS = 32
 #: Elements between rows, at most: a tile's rows are reached with 32-bit offsets.
@@ -42,6 +44,11 @@ class BackwardConfig:
     def block(self) -> int:
         """Work-items of a workgroup."""
         return self.waves * WAVE_SIZE
+
+    @property
+    def wide(self) -> bool:
+        """Whether pairs of waves share 32 of the rows (`wide_backward`)."""
+        return self.what != "delta" and self.head_dim > WAVE_DIM
 
     @property
     def row_lanes(self) -> int:
@@ -123,7 +130,10 @@ def rung(size: Size) -> int | None:
 
 def _resident(what: What, problem: SdpaProblem, head_dim: int, value_dim: int) -> BackwardConfig:
     """Of dK and dV, or of dQ: 8 waves of a workgroup; 4 where these need all registers of a SIMD each, or where 8 leave
-    compute units without a workgroup."""
+    compute units without a workgroup. Pairs of waves have the same dim for heads and values."""
+    dim = max(head_dim, value_dim)
+    if dim > WAVE_DIM:
+        return BackwardConfig(what, dim, dim, 4, 2 * WAVE_ROWS, WAVE_ROWS)
     config = BackwardConfig(what, head_dim, value_dim, 8, 8 * WAVE_ROWS, _tile(what, head_dim, value_dim))
     features = Features.of(problem)
     # What scores take beside products takes registers, too; of dK/dV of wide heads even the band does.

@@ -106,7 +106,7 @@ class Mask:
         groups = place.steps[::NEIGHBOURS]
         if not place.along_keys:
             return self._one_by_one(buffer, offset, across * self.size, groups)
-        return _either(
+        return either(
             self._in_words,
             lambda: [self._neighbours(buffer, offset, step) for step in groups],
             lambda: self._one_by_one(buffer, offset, along * self.size, groups),
@@ -149,7 +149,7 @@ class Mask:
 
 
 @flyc.jit
-def _either(condition: Any, then: Any, otherwise: Any, found: Any) -> Any:
+def either(condition: Any, then: Any, otherwise: Any, found: Any) -> Any:
     """What `then` gives where `condition`, which is the same in all lanes, else what `otherwise` gives: both as
     `found`, of which only the types matter."""
     if condition:

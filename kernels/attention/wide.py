@@ -27,6 +27,7 @@ from flydsl.expr import const_expr, range_constexpr, rocdl
 from flydsl.expr.typing import T
 
 from flycc.kernels.attention.dropout import Dropout
+from flycc.kernels.attention.exchange import Exchange
 from flycc.kernels.attention.forward import meet
 from flycc.kernels.attention.kernarg import FORWARD
 from flycc.kernels.attention.mfma import BLOCK, RESULTS, SLICE, as_operands, product
@@ -71,28 +72,6 @@ class Tiles:
         start = self.rows.pointer + fx.Int64(first) * fx.Int64(self.rows.stride)
         rows = replace(self.rows, pointer=start, count=self.rows.count - first)
         self.ring.fill(number % STAGES, rows, self.offsets)
-
-
-@dataclass(frozen=True)
-class Exchange:
-    """What a wave has for the other of its pair in LDS: float32 [4][64 lanes][4]."""
-
-    lds: fx.Pointer
-    lane: fx.Int32
-    wave: fx.Int32
-
-    def put(self, values: fx.Vector) -> None:
-        for i in range(4):
-            four = fx.Vector.from_elements([values[4 * i + j] for j in range(4)], fx.Float32)
-            fx.ptr_store(four.ir_value(), self._place(self.wave, i))
-
-    def get(self) -> fx.Vector:
-        kind = fx.Vector.make_type(4, fx.Float32)
-        fours = [fx.Vector(fx.ptr_load(self._place(self.wave ^ 1, i), result_type=kind)) for i in range(4)]
-        return fx.Vector.from_elements([four[j] for four in fours for j in range(4)], fx.Float32)
-
-    def _place(self, wave: fx.Int32, i: int) -> fx.Pointer:
-        return self.lds + (wave * 1024 + (i * WAVE_SIZE * 4) + self.lane * 4)
 
 
 @dataclass(frozen=True)
