@@ -281,7 +281,7 @@ def build(variant: SdpaVariant) -> tuple[Any, tuple[Any, ...]]:
         scores = Scores(features, band, sizes.scale, sizes.softcap, slope, masked, documents)
         work = Work(
             element,
-            Exchange(sent, lane, wave),
+            Exchange(sent, lane, wave, wave ^ 1),
             key_tiles,
             value_tiles,
             half,

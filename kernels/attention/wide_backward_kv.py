@@ -28,14 +28,27 @@ from flycc.kernels.attention.dropout import Dropout
 from flycc.kernels.attention.features import BAND_LIMIT
 from flycc.kernels.attention.mfma import BLOCK, RESULTS, as_operands, product
 from flycc.kernels.attention.operands import resident, store
-from flycc.kernels.attention.scores import Band, Beside, Documents, Mask, Place, Scores, either, lse_in_units
+from flycc.kernels.attention.scores import (
+    NEIGHBOURS,
+    Band,
+    Beside,
+    Documents,
+    Mask,
+    Place,
+    Scores,
+    either,
+    lse_in_units,
+)
 from flycc.kernels.attention.tiles import ELEMENT_BYTES, Rows
-from flycc.kernels.attention.wide_backward import STAGES, Pair
+from flycc.kernels.attention.wide_backward import AHEAD, STAGES, Own, Pair
 from flycc.kernels.common.buffers import bounded
 from flycc.kernels.common.machine import WAVE_SIZE
 from flycc.kernels.common.vectors import ELEMENTS
 from flycc.kernels.common.wave import uniform
 from flycc.kernels.gemm.pipeline import meet
+
+#: Slices of a wave's rows of 512 elements for which there are no registers.
+_IN_LDS = 6
 
 
 @dataclass(frozen=True)
@@ -63,7 +76,7 @@ class Keys:
     band: Band
     documents: Documents | None
     first: fx.Int32
-    own: list[fx.Vector]
+    own: Own
     start: fx.Int32
     tiles: fx.Int32
 
@@ -88,54 +101,85 @@ class Keys:
         ]
         self.pair.fill(step % STAGES, rows)
 
-    def of_rows(self, pointer: fx.Pointer, head: fx.Int32, place: Place) -> list[fx.Vector]:
-        """lse or delta of the queries of a lane's results, on their way, in groups of neighbours."""
+    def of_rows(self, head: fx.Int32, place: Place) -> list[fx.Vector]:
+        """lse or delta, as the wave's role is, of the queries of a lane's results, on their way, in groups of
+        neighbours."""
         queries = self.shape.queries
-        buffer = bounded(pointer + fx.Int64(head) * fx.Int64(queries), queries * 4)
-        kind = fx.Vector.make_type(4, fx.Float32)
-        return [
-            fx.Vector(rocdl.raw_ptr_buffer_load(kind, buffer, place.of_rows * 4, fx.Int32(4 * step)))
-            for step in place.steps[::4]
-        ]
+        kind = fx.Vector.make_type(NEIGHBOURS, fx.Float32)
 
-    def found(
-        self, head: fx.Int32, place: Place, beside: Beside, of_rows: list[fx.Vector], products: fx.Vector
-    ) -> list[fx.Vector]:
-        """What a wave is to multiply the columns of its gradient with, if its role is 1 times what the other's role
-        sends; and what it sends."""
+        def load(pointer: fx.Pointer) -> list[fx.Vector]:
+            buffer = bounded(pointer + fx.Int64(head) * fx.Int64(queries), queries * 4)
+            return [
+                fx.Vector(rocdl.raw_ptr_buffer_load(kind, buffer, place.of_rows * 4, fx.Int32(4 * step)))
+                for step in place.steps[::NEIGHBOURS]
+            ]
+
+        nothing = [fx.Vector.filled(NEIGHBOURS, 0.0, fx.Float32)] * (RESULTS // NEIGHBOURS)
+        of = self.operands
+        return either(self.pair.scores, partial(load, of.lse), partial(load, of.delta), nothing)
+
+    def found(self, head: fx.Int32, place: Place, of_rows: list[fx.Vector], products: fx.Vector) -> fx.Vector:
+        """P, what a wave of role 0 multiplies columns with, which also sends what dP is to be multiplied with; or dP.
+        What scores take from memory has no registers before."""
         features = self.pair.variant.features
-        rows = [four[i] for four in of_rows for i in range(4)]
+        rows = [four[i] for four in of_rows for i in range(NEIGHBOURS)]
         zero = fx.Float32(0.0)
 
-        def weights() -> list[fx.Vector]:
+        def weights() -> fx.Vector:
             scores = self.scores(head)
-            exist = [place.of_rows + step < self.shape.queries for step in place.steps]
-            lse = [
-                exists.select(lse_in_units(row), fx.Float32(math.inf))
-                for exists, row in zip(exist, rows, strict=True)
-            ]
-            made, derivative = scores.of(products, place, beside, not (features.lower or features.upper))
-            p = scores.probabilities(made, fx.Vector.from_elements(lse, fx.Float32))
-            # What is beyond the last query may be anything.
-            values = [exists.select(p[i], zero) for i, exists in enumerate(exist)]
-            p = fx.Vector.from_elements(values, fx.Float32)
-            kept = p
+            beside = scores.load(place)
+            found = []
+            # Scores of many parts have registers for some at a time.
+            size = RESULTS if features.linear else NEIGHBOURS
+            for start in range(0, RESULTS, size):
+                rocdl.sched_barrier(0)
+                groups = slice(start // NEIGHBOURS, (start + size) // NEIGHBOURS)
+                found.append(
+                    self.probabilities(
+                        scores,
+                        replace(place, steps=place.steps[start : start + size]),
+                        Beside(beside.mask[groups], beside.documents[groups]),
+                        fx.Vector.from_elements(rows[start : start + size], fx.Float32),
+                        fx.Vector.from_elements([products[start + i] for i in range(size)], fx.Float32),
+                    )
+                )
+            p, factors = (
+                fx.Vector.from_elements([part[i] for part in parts for i in range(size)], fx.Float32)
+                for parts in zip(*found, strict=True)
+            )
             if features.dropout:
                 keeps = self.dropout(head).kept(place)
                 values = [keep.select(p[i], zero) for i, keep in enumerate(keeps)]
-                kept = fx.Vector.from_elements(values, fx.Float32)
-            return [kept, p if derivative is None else p * derivative]
+                p = fx.Vector.from_elements(values, fx.Float32)
+            self.pair.exchange.put(factors)
+            return p
 
-        def gradients() -> list[fx.Vector]:
+        def gradients() -> fx.Vector:
             dp = products
             if features.dropout:
                 keeps = self.dropout(head).kept(place)
                 factors = [keep.select(self.shape.inverse_keep, zero) for keep in keeps]
                 dp = dp * fx.Vector.from_elements(factors, fx.Float32)
-            dp = dp - fx.Vector.from_elements(rows, fx.Float32)
-            return [dp, dp]
+            return dp - fx.Vector.from_elements(rows, fx.Float32)
 
-        return either(self.pair.scores, weights, gradients, [products, products])
+        return either(self.pair.scores, weights, gradients, products)
+
+    def probabilities(
+        self, scores: Scores, place: Place, beside: Beside, lse: fx.Vector, products: fx.Vector
+    ) -> tuple[fx.Vector, fx.Vector]:
+        """P, and that times d score / d product / scale."""
+        features = self.pair.variant.features
+        exist = [place.of_rows + step < self.shape.queries for step in place.steps]
+        lse = fx.Vector.from_elements(
+            [exists.select(lse_in_units(lse[i]), fx.Float32(math.inf)) for i, exists in enumerate(exist)],
+            fx.Float32,
+        )
+        made, derivative = scores.of(products, place, beside, not (features.lower or features.upper))
+        p = scores.probabilities(made, lse)
+        # What is beyond the last query may be anything.
+        values = [exists.select(p[i], fx.Float32(0.0)) for i, exists in enumerate(exist)]
+        p = fx.Vector.from_elements(values, fx.Float32)
+        return p, p if derivative is None else p * derivative
 
     def add(self, stage: fx.Int32, operands: list[fx.Vector], acc: list[fx.Vector]) -> list[fx.Vector]:
         """acc + the products of columns of the other operand than `pair.products` reads, and `operands`."""
@@ -151,7 +195,8 @@ class Keys:
                 Turn(partial(columns.load, column, half), partial(multiply, column=column, half=half))
                 for half in range(2)
                 for column in range(len(acc))
-            ]
+            ],
+            AHEAD,
         )
         return acc
 
@@ -161,9 +206,7 @@ class Keys:
         slope = fx.Float32(0.0)
         if features.alibi:
             slope = fx.Float32(fx.ptr_load(self.operands.slopes + head, result_type=T.f32))
-        return Scores(
-            features, self.band, shape.scale, shape.softcap, slope, self.mask(head), self.documents
-        )
+        return Scores(features, self.band, shape.scale, shape.softcap, slope, self.mask(head), self.documents)
 
     def mask(self, head: fx.Int32) -> Mask | None:
         features, shape = self.pair.variant.features, self.shape
@@ -184,17 +227,14 @@ def one_tile(keys: Keys, step: fx.Int32, acc: list[fx.Vector]) -> list[fx.Vector
     head, first = keys.at(step)
     place = Place.of(first, keys.first, pair.lane, along_keys=False)
     meet(0)
-    of_rows = either(
-        pair.scores,
-        partial(keys.of_rows, keys.operands.lse, head, place),
-        partial(keys.of_rows, keys.operands.delta, head, place),
-        [fx.Vector.filled(4, 0.0, fx.Float32)] * 4,
-    )
-    beside = keys.scores(head).load(place)
+    # Scores of many parts leave no registers for them until products are made.
+    linear = pair.variant.features.linear
+    of_rows = keys.of_rows(head, place) if linear else []
     rocdl.sched_barrier(0)
     keys.fill(step + 1)
-    own, sent = keys.found(head, place, beside, of_rows, pair.products(stage, keys.own))
-    pair.exchange.put(sent)
+    products = pair.products(stage, keys.own)
+    of_rows = of_rows or keys.of_rows(head, place)
+    own = keys.found(head, place, of_rows, products)
     meet(pair.loads)
     others = pair.exchange.get()
     factors = [pair.scores.select(fx.Float32(1.0), others[i]) for i in range(RESULTS)]
@@ -268,12 +308,17 @@ def build(variant: BackwardVariant) -> tuple[Any, tuple[Any, ...]]:
                 shape.queries,
             )
         dims = shape.head_dim, shape.value_dim
-        pair = Pair.of(variant, (shape.q_row, shape.grad_row), dims, fx.thread_idx.x, wave)
+        in_lds = _IN_LDS if config.head_dim == 512 else 0
+        pair = Pair.of(variant, (shape.q_row, shape.grad_row), dims, fx.thread_idx.x, wave, in_lds)
         of_k, of_v, of_dk, of_dv = (
             own_rows(shape, head, first, name, pointer, dim)
-            for name, pointer, dim in zip(
-                ("k", "v", "dk", "dv"), (k, v, dk, dv), (*dims, *dims), strict=True
-            )
+            for name, pointer, dim in zip(("k", "v", "dk", "dv"), (k, v, dk, dv), (*dims, *dims), strict=True)
+        )
+        slices = either(
+            pair.scores,
+            lambda: resident(of_k, lane, config.head_dim),
+            lambda: resident(of_v, lane, config.head_dim),
+            pair.nothing,
         )
         keys = Keys(
             pair=pair,
@@ -283,12 +328,7 @@ def build(variant: BackwardVariant) -> tuple[Any, tuple[Any, ...]]:
             band=band,
             documents=documents,
             first=first,
-            own=either(
-                pair.scores,
-                lambda: resident(of_k, lane, config.head_dim),
-                lambda: resident(of_v, lane, config.head_dim),
-                pair.nothing,
-            ),
+            own=Own.of(slices, pair, in_lds),
             start=start,
             tiles=(queries + (BLOCK - 1)) // BLOCK,
         )

@@ -28,7 +28,7 @@ from flycc.kernels.attention.mfma import BLOCK, RESULTS, as_operands, product
 from flycc.kernels.attention.operands import resident, store
 from flycc.kernels.attention.scores import Band, Beside, Place, Scores, either, lse_in_units
 from flycc.kernels.attention.tiles import ELEMENT_BYTES, Rows
-from flycc.kernels.attention.wide_backward import STAGES, Pair
+from flycc.kernels.attention.wide_backward import AHEAD, STAGES, Own, Pair
 from flycc.kernels.common.machine import WAVE_SIZE
 from flycc.kernels.common.vectors import ELEMENTS
 from flycc.kernels.common.wave import uniform
@@ -49,7 +49,7 @@ class Queries:
     dropout: Dropout | None
     inverse_keep: fx.Float32
     first: fx.Int32
-    own: list[fx.Vector]
+    own: Own
     lse: fx.Float32  # in units of ln 2
     delta: fx.Float32
     start: fx.Int32
@@ -108,13 +108,16 @@ class Queries:
                 )
                 for half in range(2)
                 for block in range(len(acc))
-            ]
+            ],
+            AHEAD,
         )
         return acc
 
 
 def one_tile(queries: Queries, tile: fx.Int32, acc: list[fx.Vector]) -> list[fx.Vector]:
     """All waves meet when the tile has come and none reads the one before, whose place the next one takes."""
+    if queries.pair.ragged:  # or which elements exist would stay in registers
+        queries = replace(queries, pair=queries.pair.anew())
     pair, stage = queries.pair, tile % STAGES
     place = Place.of(queries.first, queries.start + tile * BLOCK, pair.lane)
     meet(0)
@@ -178,6 +181,12 @@ def build(variant: BackwardVariant) -> tuple[Any, tuple[Any, ...]]:
         of_grad = own_rows(shape, head, first, "grad", grad, shape.value_dim)
         batch_head = head.batch * shape.heads + head.head
         row = fx.Int64(batch_head) * fx.Int64(shape.queries) + fx.Int64(first)
+        slices = either(
+            pair.scores,
+            lambda: resident(of_q, lane, config.head_dim),
+            lambda: resident(of_grad, lane, config.head_dim),
+            pair.nothing,
+        )
         queries = Queries(
             pair=pair,
             rows=(of_k, of_v),
@@ -194,12 +203,7 @@ def build(variant: BackwardVariant) -> tuple[Any, tuple[Any, ...]]:
             dropout=Dropout.of(seed, batch_head, shape.threshold) if features.dropout else None,
             inverse_keep=shape.inverse_keep,
             first=first,
-            own=either(
-                pair.scores,
-                lambda: resident(of_q, lane, config.head_dim),
-                lambda: resident(of_grad, lane, config.head_dim),
-                pair.nothing,
-            ),
+            own=Own.of(slices, pair, 0),
             lse=lse_in_units(of_row(lse + row, lane, shape.queries - first)),
             delta=of_row(delta + row, lane, shape.queries - first),
             start=start,
