@@ -1,5 +1,5 @@
-"""`flycc demo`: SmolLM2-135M-Instruct answers a question with its linear layers, its norms and the top-k of a sampling
-step on gfx950 binaries.
+"""`flycc demo`: SmolLM2-135M-Instruct answers a question with its linear layers, its attention, its norms and the top-k
+of a sampling step on gfx950 binaries.
 """
 
 from __future__ import annotations
