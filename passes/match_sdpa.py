@@ -12,12 +12,15 @@ from flycc.contracts.sdpa import MAX_HEAD_DIM
 from flycc.dialects.base import Flycc
 from flycc.dialects.sdpa import DTYPES, MASKS, build_sdpa, build_sdpa_backward, mask_fault
 from flycc.dialects.tensor import Dims, contradict, same_dims, show, stamped
+from flycc.passes.mask_operands import mask_options
 from flycc.passes.matching import match, replace
 from flycc.passes.torch_ir import constant, is_none, nested_ops, new_constant, operator_name
+from flycc.passes.written_attention import SOFTMAXES, Unlike, read_attention
 
 
 def match_sdpa(module: ir.Operation) -> None:
-    """Raises attention that is one op, PyTorch's or flycc's composite, to `flycc.sdpa` or `flycc.sdpa_backward`.
+    """Raises attention to `flycc.sdpa` or `flycc.sdpa_backward`: PyTorch's ops, flycc's composite, and what is
+    written as two products and a softmax (see `passes.written_attention`).
 
     Before:
 
@@ -32,19 +35,14 @@ def match_sdpa(module: ir.Operation) -> None:
     Heads of K and V that several of Q share, `enable_gqa`, need no repetition. An op that is not raised gets the
     attributes `flycc.reason_code` and `flycc.reason`.
     """
+    for op in [op for op in nested_ops(module) if operator_name(op) in SOFTMAXES]:
+        match(op, "sdpa", _written)
     # Listed first: raising an op erases that op alone.
     for op in [op for op in nested_ops(module) if operator_name(op) in _FORMS]:
         raised = isinstance(op.opview, Flycc.Operation)  # `flycc::sdpa` and what it becomes share a name
         if raised or not any(list(result.uses) for result in op.results):
             continue
         match(op, "sdpa", _whole)
-
-
-class _NoMatch(Exception):
-    """Why attention is none that a kernel computes; the sentence is completed with the operator."""
-
-    def __init__(self, what: str, sentence: str) -> None:
-        self.what, self.sentence = what, sentence
 
 
 @dataclass
@@ -59,7 +57,7 @@ class _Attention:
             return default
         number = constant(self.given[name])
         if number is None:
-            raise _NoMatch("option", f"{name} must be a constant")
+            raise Unlike("option", f"{name} must be a constant")
         return number
 
     def dims(self, name: str) -> Dims:
@@ -74,26 +72,22 @@ class _Attention:
             value = self.given[name]
             tensor = stamped(value)
             if tensor is None:
-                raise _NoMatch("type", f"{name} is {value.type}; a value tensor of known rank is needed")
+                raise Unlike("type", f"{name} is {value.type}; a value tensor of known rank is needed")
             if tensor.dtype not in DTYPES:
-                raise _NoMatch("dtype", f"{name} is {tensor.dtype}; it must be one of {', '.join(DTYPES)}")
+                raise Unlike("dtype", f"{name} is {tensor.dtype}; it must be one of {', '.join(DTYPES)}")
             if len(tensor.dims) != 4:
-                raise _NoMatch(
-                    "rank", f"{name} is {show(tensor.dims)}; [batch, heads, length, dim] is needed"
-                )
+                raise Unlike("rank", f"{name} is {show(tensor.dims)}; [batch, heads, length, dim] is needed")
             if 0 in tensor.dims:
-                raise _NoMatch("empty", f"{name} is {show(tensor.dims)}; every size must be at least 1")
+                raise Unlike("empty", f"{name} is {show(tensor.dims)}; every size must be at least 1")
             if isinstance(tensor.dims[3], int) and tensor.dims[3] > MAX_HEAD_DIM:
-                raise _NoMatch(
+                raise Unlike(
                     "head-dim",
                     f"{name} is {show(tensor.dims)}; a head may have at most {MAX_HEAD_DIM} elements",
                 )
         query = self.dims("query")
         for name in ("key", "value"):
             if contradict(query[0], self.dims(name)[0]):
-                raise _NoMatch(
-                    "broadcast", f"{name} has another batch than query; kernels do not broadcast it"
-                )
+                raise Unlike("broadcast", f"{name} has another batch than query; kernels do not broadcast it")
 
     def scale(self, before: ir.Operation) -> ir.Value:
         """What scores are multiplied by; 1 / sqrt(head dim) where it is None."""
@@ -101,7 +95,7 @@ class _Attention:
             return self.given["scale"]
         head_dim = self.dims("query")[3]
         if not isinstance(head_dim, int):
-            raise _NoMatch("scale", "it follows from a head dim that only the run knows")
+            raise Unlike("scale", "it follows from a head dim that only the run knows")
         return new_constant(head_dim**-0.5, before)
 
     def mask(self) -> dict[str, ir.Value]:
@@ -111,13 +105,13 @@ class _Attention:
             return {}
         tensor, query, key = stamped(mask), self.dims("query"), self.dims("key")
         if tensor is None or tensor.dtype not in MASKS:
-            raise _NoMatch(
+            raise Unlike(
                 "mask",
                 f"the mask is {mask.type if tensor is None else tensor.dtype}; it must be bool or a float",
             )
         fault = mask_fault(tensor.dims, (*query[:3], key[2]))
         if fault is not None:
-            raise _NoMatch("mask", fault)
+            raise Unlike("mask", fault)
         return {"mask": mask}
 
     def upper(self, before: ir.Operation) -> dict[str, ir.Value]:
@@ -126,7 +120,7 @@ class _Attention:
         if self.number("is_causal", False):
             number = 0 if upper is None else constant(upper)
             if number is None:
-                raise _NoMatch("option", "it is causal, and upper is known only when it runs")
+                raise Unlike("option", "it is causal, and upper is known only when it runs")
             upper = new_constant(min(int(number), 0), before)
         return {} if upper is None else {"upper": upper}
 
@@ -178,8 +172,31 @@ def _whole(op: ir.Operation) -> Reason | None:
     given.pop("_", None)
     try:
         _raise(op, _Attention(given), given)
-    except _NoMatch as no_match:
-        return Reason(f"sdpa.{no_match.what}", f"{kind.partition('.')[2]}: {no_match.sentence}")
+    except Unlike as unlike:
+        return Reason(f"sdpa.{unlike.what}", f"{kind.partition('.')[2]}: {unlike.sentence}")
+    return None
+
+
+def _written(softmax: ir.Operation) -> Reason | None:
+    """Attention as two products with a softmax between."""
+    try:
+        written = read_attention(softmax)
+        if written is None:
+            return None
+        before = written.root.owner.operation
+        operands = written.query, written.key, written.value
+        given = {name: each.build(before) for name, each in zip(_BEFORE, operands, strict=True)}
+        _Attention(given).check()
+        options = mask_options(written.masks, written.scores, before)
+        scale = new_constant(written.scale, before)
+        query, key, value = given.values()
+        results = (written.root.type, None)
+        raised = build_sdpa(
+            query, key, value, scale, options, results, softcap=written.softcap, before=before
+        )
+    except Unlike as unlike:
+        return Reason(f"sdpa.{unlike.what}", f"written as products and a softmax: {unlike.sentence}")
+    replace(raised, [[written.root]], written.folded)
     return None
 
 
@@ -187,9 +204,9 @@ def _raise(op: ir.Operation, attention: _Attention, given: Mapping[str, ir.Value
     attention.check()
     dropout_p, softcap = attention.number("dropout_p", 0.0), attention.number("softcap", 0.0)
     if dropout_p and "seed" not in given:
-        raise _NoMatch("dropout", "its random numbers are PyTorch's own, which kernels do not draw")
+        raise Unlike("dropout", "its random numbers are PyTorch's own, which kernels do not draw")
     if attention.number("debug_mask", False):
-        raise _NoMatch("option", "a mask for debugging is asked for")
+        raise Unlike("option", "a mask for debugging is asked for")
     named = ("query_documents", "key_documents", "slopes", "lower")
     options = {name: given[name] for name in named if name in given}
     options |= {"seed": given["seed"]} if dropout_p else {}
@@ -201,12 +218,12 @@ def _raise(op: ir.Operation, attention: _Attention, given: Mapping[str, ir.Value
         return
     out, lse, *others = op.results
     if any(list(result.uses) for result in others):
-        raise _NoMatch("results", "more is used of it than its output and lse")
+        raise Unlike("results", "more is used of it than its output and lse")
     wanted, sums = bool(list(lse.uses)), stamped(lse)
     # Some of PyTorch's ops pad their lse.
     right = sums is not None and same_dims(sums.dims, attention.dims("query")[:3])
     if wanted and not right and not operator_name(op).startswith("flycc."):
-        raise _NoMatch("lse", "its lse is used in a form that kernels do not give")
+        raise Unlike("lse", "its lse is used in a form that kernels do not give")
     query, key, value = (given[name] for name in _BEFORE)
     results = (out.type, lse.type if wanted else None)
     raised = build_sdpa(query, key, value, scale, options, results, before=op, **numbers)
@@ -222,7 +239,7 @@ def _raise_backward(
 ) -> None:
     lse = stamped(given["lse"])
     if lse is None or len(lse.dims) != 3:
-        raise _NoMatch("lse", "the forward pass has given no lse, which the kernels read")
+        raise Unlike("lse", "the forward pass has given no lse, which the kernels read")
     grad, query, key, value, out, sums = (given[name] for name in _BACK)
     dq, dk, dv = op.results
     types = (dq.type, dk.type, dv.type)

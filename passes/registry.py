@@ -23,13 +23,14 @@ Pass = Callable[[ir.Operation], None]
 
 #: In the order in which they run.
 PASSES: Mapping[str, Pass] = {
+    # Before the products that attention written by hand is made of are taken for what they are.
+    "match-sdpa": match_sdpa,
     "match-gemm": match_gemm,
     "match-grouped-gemm": match_grouped_gemm,
     "match-scaled-gemm": match_scaled_gemm,
     "match-scaled-grouped-gemm": match_scaled_grouped_gemm,
     "fuse-epilogue": fuse_epilogue,
     "match-rms-norm": match_rms_norm,
-    "match-sdpa": match_sdpa,
     "match-topk": match_topk,
     "fuse-cast": fuse_cast,
     "flycc-dce": flycc_dce,

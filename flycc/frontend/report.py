@@ -85,6 +85,11 @@ def report_graph(gm: GraphModule, matches: list[Match], refusals: Mapping[str, R
         family, match, refusal = family_of(node), served.get(name), refusals.get(name)
         if match is None and family is not None:
             match = within.get(name)
+        if match is not None and match.family == "sdpa" and family == "gemm":
+            # A product that attention was written with: the first stands for it.
+            if match.node != name:
+                continue
+            family = match.family
         if family is None and match is not None:
             family = match.family
         if family is None and refusal is not None:
