@@ -133,7 +133,7 @@ def read_attention(softmax: ir.Operation) -> Written | None:
     scores = (1,) * (4 - len(weights.dims)) + weights.dims
     if not _in_order(weighing.operands[0], softmax.results[0]):
         raise Unlike("form", "its weights are rearranged before they meet the values")
-    reading.check_order(product)
+    reading.check_order(product, weights.dims)
     batch, heads, queries, keys = scores
     q, k = _factors(product)
     v = weighing.operands[1]
@@ -338,15 +338,15 @@ class _Scores:
             else:
                 value = self._fill(op, name)
 
-    def check_order(self, product: ir.Operation) -> None:
-        """Views may not rearrange scores."""
+    def check_order(self, product: ir.Operation, dims: Dims) -> None:
+        """Views may not rearrange scores, nor masks make more of them: the softmax has `dims`."""
         chain = [op for op in reversed(self.ops) if op != product]
-        view = whole = View.whole(sizes(product.results[0]))
+        view, whole = View.whole(sizes(product.results[0])), View.whole(dims)
         for op in chain:
             if view is not None and operator_name(op) in VIEWS:
                 view = seen_through(op, view)
         if view is None or whole is None or view.factors() != whole.factors():
-            raise Unlike("form", "its scores are rearranged before the softmax")
+            raise Unlike("form", "its scores are rearranged, or broadcast, before the softmax")
 
     def _multiply(self, op: ir.Operation) -> ir.Value:
         factor, inner = _times(op), producer(op.operands[0])
