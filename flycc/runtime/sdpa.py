@@ -129,6 +129,9 @@ class Call:
                 raise FlyccError(
                     Reason("sdpa.dtype", f"{given}: the kernels take {', '.join(map(str, _NAMES))}")
                 )
+        if self.attn_mask is not None and self.attn_mask.dtype not in _MASKS:
+            given = f"attn_mask is {self.attn_mask.dtype}"
+            raise FlyccError(Reason("sdpa.mask", f"{given}: the kernels take {', '.join(map(str, _MASKS))}"))
         if not 0 < self.scale < math.inf:
             raise FlyccError(
                 Reason("sdpa.scale", f"scale is {self.scale}: the kernels take positive numbers")
@@ -470,7 +473,7 @@ def _check(op: str, query: Tensor, key: Tensor, value: Tensor, call: Call) -> No
     if call.attn_mask is not None:
         mask = call.attn_mask
         need(
-            mask.dtype in _MASKS or mask.is_floating_point(),
+            mask.dtype == torch.bool or mask.is_floating_point(),
             f"attn_mask is {mask.dtype}, must be bool or floating point",
         )
         sizes = (batch, heads, queries, keys)[4 - mask.dim() :] if mask.dim() <= 4 else ()

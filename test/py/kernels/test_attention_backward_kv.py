@@ -51,7 +51,7 @@ def test_sizes(queries: int, keys: int, dims: tuple[int, int], dtype: torch.dtyp
     check(operands, grad, Run(padding=1))
 
 
-_NIGHTLY = ("bottom_right", "no_key", "bf16", "documents")
+_NIGHTLY = ("bottom_right", "no_key", "bf16", "documents", "f32", "alibi")
 _KINDS = [
     pytest.param(name, marks=pytest.mark.nightly if name in _NIGHTLY else ())
     for name in masked(torch.Generator(), 9, 9)
@@ -70,7 +70,7 @@ def test_wave_order_does_not_matter() -> None:
     """Nor does anything else from run to run. Two tiles of keys, of which no query sees the last ones."""
     rng = torch.Generator().manual_seed(seed)
     operands, grad = operands_of(rng, (2, 1), 100, 200, (64, 32), upper=50)
-    found = [check(operands, grad, Run(order)) for order in ("lockstep", "serial", "reverse", seed)]
+    found = [check(operands, grad, Run(order)) for order in ("lockstep", "serial", seed)]
     for each in found:
         assert all(torch.equal(*pair) for pair in zip(each, found[0], strict=True))
 

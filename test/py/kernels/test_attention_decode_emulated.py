@@ -145,7 +145,7 @@ def test_heads_inside_of_rows_of_out() -> None:
 
 def test_one_workgroup_has_all_keys() -> None:
     """Where there are heads enough, nothing is put together."""
-    shape = Shape(256, 4, 2, 1, 300, 64, 64)
+    shape = Shape(256, 4, 2, 1, 70, 64, 64)
     config = choose_decode(Run(shape.attention()).problem())
     assert isinstance(config, DecodeConfig)
     assert not config.split
