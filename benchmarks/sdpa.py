@@ -17,8 +17,6 @@ from flycc.contracts import Reason
 from flycc.contracts.sdpa import SdpaBackwardProblem, SdpaProblem
 from flycc.costmodel import MI350, Prediction
 from flycc.kernels import attention
-from flycc.kernels.attention import DecodeConfig
-from flycc.tuning.family import family_of
 from flycc.tuning.modelled import model, total
 
 Way = Literal["forward", "backward"]
@@ -156,12 +154,9 @@ def _flycc(problem: SdpaProblem | SdpaBackwardProblem, flops: float) -> dict[str
 
 def _choice(problem: SdpaProblem | SdpaBackwardProblem) -> Any:
     """The configuration of the kernels' own choice, or why there is none; None where there are no kernels to model."""
-    if isinstance(problem, SdpaProblem) and isinstance(config := attention.chosen(problem), DecodeConfig):
-        return config
     if isinstance(problem, SdpaBackwardProblem):
         return attention.plan_backward(problem)
-    family = family_of(problem)
-    return family.choose(problem) if family else None
+    return attention.chosen(problem)
 
 
 def _triton(way: Way, heads: int, dim: int, length: int, causal: bool, flops: float) -> dict[str, Any] | None:
