@@ -230,6 +230,11 @@ class GemmConfig:
                 return Reason("gemm.size", f"{sentence} multiples of {FRAGMENT}")
             waves = self.waves_m if name == "a" else self.waves_n * (1 + problem.epilogue.gated)
             of_wave = None if rows is None else rows // waves
+            if rows and self.threads * FRAGMENT > RING_ROWS * self.tile_k:
+                sentence = (
+                    f"{name} is contiguous along its rows: a load of all {self.threads} threads brings more"
+                )
+                return Reason("gemm.layout", f"{self}: {sentence} than {RING_ROWS} rows of a tile")
             if rows and of_wave and (rows % RING_ROWS or (of_wave % RING_ROWS and RING_ROWS % of_wave)):
                 sentence = f"{name} is contiguous along its tile's {rows} rows: configuration {self} takes"
                 return Reason(
