@@ -37,6 +37,7 @@ from flycc.kernels.attention.scores import (
     Mask,
     Place,
     Scores,
+    either,
     exp2,
     lse_in_units,
 )
@@ -285,12 +286,6 @@ class Stream:
         return fx.Vector.from_elements([part[i] for part in parts for i in range(4)], fx.Float32)
 
 
-@flyc.jit
-def _either(condition: Any, then: Any, otherwise: Any) -> Any:
-    """What `then` gives where `condition`, which is the same in all lanes, else what `otherwise` gives."""
-    return then() if condition else otherwise()
-
-
 @dataclass(frozen=True)
 class Keys:
     """What a wave has of its 32 keys; a lane has a row of each of K and V: half of its elements."""
@@ -381,7 +376,8 @@ class Keys:
             whole = self.band.has_all(
                 place.first_query, place.first_query + (BLOCK - 1), self.first, self.first + (BLOCK - 1)
             )
-            made, *derivative = _either(whole, partial(make, True), partial(make, False))
+            nothing = [fx.Vector.filled(RESULTS, 0.0, fx.Float32)] * (2 if features.softcap else 1)
+            made, *derivative = either(whole, partial(make, True), partial(make, False), nothing)
         else:
             made, *derivative = make(True)
         if features.linear:

@@ -72,7 +72,7 @@ class SdpaConfig:
                 return Reason("sdpa.config", f"{name} = {size}: configuration {self} takes 1 to {most}")
         if self.lds_bytes > LDS_BYTES:
             return Reason("sdpa.config", f"{self} takes {self.lds_bytes} bytes of LDS, there are {LDS_BYTES}")
-        return None
+        return _check_launch(problem, self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +110,7 @@ class WideConfig:
             if most % _WIDE_STEP or most > MAX_HEAD_DIM:
                 sentence = f"multiples of {_WIDE_STEP} up to {MAX_HEAD_DIM} are accepted"
                 return Reason("sdpa.config", f"{name} of {self} is {most}: {sentence}")
-        return None
+        return _check_launch(problem, self)
 
 
 def check_problem(problem: SdpaProblem) -> Reason | None:
@@ -156,7 +156,7 @@ def choose(problem: SdpaProblem) -> SdpaConfig | WideConfig | Reason:
 
 
 def workgroups(problem: SdpaProblem, config: SdpaConfig | WideConfig) -> int:
-    """Of the launch for `problem`, whose sizes must be known."""
+    """Of the launch for `problem`; sizes that are not known count as 1."""
     queries, heads, batch = (
         size if isinstance(size, int) else 1 for size in (problem.queries, problem.heads, problem.batch)
     )
@@ -174,7 +174,12 @@ def launch(problem: SdpaProblem, config: SdpaConfig | WideConfig) -> Launch:
     sizes = (problem.batch, problem.heads, problem.queries, problem.keys)
     if not all(isinstance(size, int) for size in sizes):
         raise ValueError(f"launch: every size must be known, got {problem}")
-    count = workgroups(problem, config)
-    if count > MAX_WORK_ITEMS // config.threads:
-        raise ValueError(f"{problem}: {count} workgroups of {config} are more than a launch takes")
-    return Launch((count, 1, 1), (config.threads, 1, 1))
+    return Launch((workgroups(problem, config), 1, 1), (config.threads, 1, 1))
+
+
+def _check_launch(problem: SdpaProblem, config: SdpaConfig | WideConfig) -> Reason | None:
+    """None if one launch takes all workgroups, else what says that it does not."""
+    count, most = workgroups(problem, config), MAX_WORK_ITEMS // config.threads
+    if count <= most:
+        return None
+    return Reason("sdpa.size", f"{problem}: {count} workgroups of {config}, a launch takes {most}")

@@ -46,12 +46,12 @@ def plan(
 ) -> tuple[ForwardStep, ...] | Reason:
     """The launches that compute `problem`, in order, or why there are none; `lower` and `upper` are its band's.
 
-    Sizes that are not known count as 1, head dims as 128: a plan is made again at run time. Binaries of plans that
-    differ in batch and keys are the same, but for few keys and for so many heads that no keys need be shared out.
+    The configuration is that of `chosen`; in launches sizes that are not known count as 1, head dims as 128: a plan is
+    made again at run time. Binaries of plans that differ in batch and keys are the same, but for few keys and for so
+    many heads that no keys need be shared out.
     """
-    problem = _known(problem)
     config = chosen(problem)
-    return config if isinstance(config, Reason) else steps(problem, config, lower, upper)
+    return config if isinstance(config, Reason) else steps(_known(problem), config, lower, upper)
 
 
 def steps(
@@ -72,29 +72,42 @@ def steps(
 
 
 def chosen(problem: SdpaProblem) -> SdpaConfig | WideConfig | DecodeConfig | Reason:
-    """The configuration that computes `problem`, or why none does. Sizes that are not known count as in `plan`."""
-    problem = _known(problem)
+    """The configuration that computes `problem`, or why none does.
+
+    It computes `problem` whatever sizes are not known turn out to be, but for head dims: queries count as many, and so
+    do keys for few queries.
+    """
     if reason := general.check_problem(problem):
         return reason
     config = general.choose(problem)
-    decode = choose_decode(problem)
-    if isinstance(decode, Reason) or (not isinstance(config, Reason) and not _shares_keys(problem, config)):
+    if isinstance(config, Reason) or not _shares_keys(problem, config):
         return config
-    return decode
+    decode = choose_decode(problem)
+    return config if isinstance(decode, Reason) else decode
 
 
 def _shares_keys(problem: SdpaProblem, config: SdpaConfig | WideConfig) -> bool:
     queries, keys = problem.queries, problem.keys
-    assert isinstance(queries, int)
-    assert isinstance(keys, int)
+    if not isinstance(queries, int):
+        return False
     idle = general.workgroups(problem, config) <= COMPUTE_UNITS // 2
-    return queries <= _FEW or (queries <= _FEW_FOR_IDLE and keys >= _MANY and idle)
+    many = isinstance(keys, int) and keys >= _MANY
+    return queries <= _FEW or (queries <= _FEW_FOR_IDLE and many and idle)
 
 
 def _known(problem: SdpaProblem) -> SdpaProblem:
-    names = ("batch", "heads", "kv_heads", "queries", "keys", "head_dim", "value_dim")
-    sizes = {name: getattr(problem, name) for name in names}
+    """The smallest of its kind that the heads allow."""
+    kv_heads = problem.kv_heads if isinstance(problem.kv_heads, int) else 1
+    counted = {
+        "batch": 1,
+        "heads": kv_heads,
+        "kv_heads": kv_heads,
+        "queries": 1,
+        "keys": 1,
+        "head_dim": 128,
+        "value_dim": 128,
+    }
     unknown: dict[str, Any] = {
-        name: 128 if name.endswith("dim") else 1 for name, size in sizes.items() if isinstance(size, str)
+        name: size for name, size in counted.items() if isinstance(getattr(problem, name), str)
     }
     return replace(problem, **unknown) if unknown else problem

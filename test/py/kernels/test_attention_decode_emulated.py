@@ -6,6 +6,7 @@ import math
 import os
 import random
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from emulated_decode import Run, place
 from torch import Tensor
 
 from flycc.contracts import Reason
-from flycc.contracts.sdpa import SdpaProblem
+from flycc.contracts.sdpa import SdpaBackwardProblem, SdpaProblem
 from flycc.kernels import attention
 from flycc.kernels.attention.decode_config import DecodeConfig, choose_decode, share_out
 
@@ -218,8 +219,29 @@ def test_plan() -> None:
         assert keys_of[0] == keys_of[1]
     dropped = attention.plan(replace(problem(1, 5000), dropout=True))
     assert [step.what for step in dropped] == ["forward"]
-    unknown = attention.plan(replace(problem(1, 5000), keys="s0", batch="s1"))
-    assert [step.what for step in unknown] == ["decode"]
+
+
+def test_plans_where_only_the_run_knows_sizes() -> None:
+    """Whichever they are, there are binaries; a query that is known to be one shares out keys of any number."""
+    names = ("batch", "heads", "kv_heads", "queries", "keys")
+    for known in product((True, False), repeat=len(names)):
+        sizes = {name: f"s{i}" for i, name in enumerate(names) if not known[i]}
+        posed = replace(problem(1, 5000), **sizes)
+        plan = attention.plan(posed)
+        assert isinstance(plan, tuple), plan
+        decode = not sizes.keys() & {"heads", "kv_heads", "queries"}
+        assert [step.what for step in plan] == (["decode", "combine"] if decode else ["forward"])
+        assert all(attention.step_kernel(posed, step).symbol for step in plan)
+        backward = SdpaBackwardProblem(posed)
+        gradients = attention.plan_backward(backward)
+        assert isinstance(gradients, tuple), gradients
+        assert all(attention.backward_kernel(backward, step.config).symbol for step in gradients)
+
+
+def test_more_workgroups_than_a_launch_takes() -> None:
+    refused = attention.plan(SdpaProblem("bf16", 1 << 23, 1, 1, 300, 300, 64, 64))
+    assert isinstance(refused, Reason)
+    assert refused.code == "sdpa.size"
 
 
 def test_refusals() -> None:
