@@ -14,6 +14,8 @@ MaskKind = Literal["none", "bool", "bf16", "f16", "f32"]
 
 #: The widest head, of keys and of values.
 MAX_HEAD_DIM = 512
+#: The least scale, or cap, that float32 has the reciprocal of, and of products with it; the largest is its reciprocal.
+LEAST_FACTOR = 2.0**-100
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +40,9 @@ class SdpaProblem:
     which ends with the last query and key upper = keys - queries. `lse` says that the kernel also returns
     ln(sum_j exp(t)), float32 [batch, heads, queries], -inf where no key is seen. Rows of Q, K and V begin at multiples
     of 16 bytes; `align_out` is the largest power of two, at most 16, that divides the byte address of every row of out.
+
+    Kernels take a scale and a cap of `LEAST_FACTOR` to its reciprocal. With any other scale, be it 0, negative,
+    infinite or NaN, PyTorch's operators compute the same formula (`flycc.attention`).
     """
 
     dtype: SdpaDtype

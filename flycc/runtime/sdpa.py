@@ -14,9 +14,8 @@ from flycc.attention import Scoring
 from flycc.attention import backward as backward_in_pytorch
 from flycc.attention import forward as forward_in_pytorch
 from flycc.contracts import FlyccError, Reason, SdpaBackwardProblem, SdpaProblem
-from flycc.contracts.sdpa import threshold
+from flycc.contracts.sdpa import LEAST_FACTOR, threshold
 from flycc.kernels import attention as family
-from flycc.kernels.attention.backward_config import MAX_ROW_STRIDE
 from flycc.kernels.attention.features import band
 from flycc.runtime import derivatives, launching, plans, refusals, workspace
 from flycc.runtime.device import Device
@@ -24,6 +23,16 @@ from flycc.runtime.devices import common_device, device_for
 from flycc.runtime.launching import Launched
 from flycc.runtime.library import LIBRARY
 from flycc.runtime.loading import Loaded, load
+from flycc.runtime.sdpa_operands import (
+    alignment,
+    check_mask,
+    documents,
+    few_rows,
+    in_order,
+    near_rows,
+    rows_of,
+    strides,
+)
 
 _TENSORS = (
     "Tensor? attn_mask=None, Tensor? query_documents=None, Tensor? key_documents=None, Tensor? slopes=None, "
@@ -42,9 +51,7 @@ LIBRARY.define(
 _PLANS, _BACKWARD_PLANS = plans.Plans(), plans.Plans()
 _NAMES: dict[torch.dtype, Any] = {torch.bfloat16: "bf16", torch.float16: "f16"}
 _MASKS: dict[torch.dtype, Any] = {torch.bool: "bool", torch.float32: "f32", **_NAMES}
-#: Rows begin at multiples of so many bytes and are so many elements apart.
-_ROW_BYTES, _ROW_ELEMENTS = 16, 8
-_AXES = ("batch", "head", "row")
+_INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 #: Orders of out in memory, by the name of `layout`.
 _ORDERS = {"bhsd": (0, 1, 2, 3), "bshd": (0, 2, 1, 3)}
 
@@ -132,10 +139,10 @@ class Call:
         if self.attn_mask is not None and self.attn_mask.dtype not in _MASKS:
             given = f"attn_mask is {self.attn_mask.dtype}"
             raise FlyccError(Reason("sdpa.mask", f"{given}: the kernels take {', '.join(map(str, _MASKS))}"))
-        if not 0 < self.scale < math.inf:
-            raise FlyccError(
-                Reason("sdpa.scale", f"scale is {self.scale}: the kernels take positive numbers")
-            )
+        for name, number in (("scale", self.scale), ("softcap", self.softcap or 1.0)):
+            if not LEAST_FACTOR <= number <= 1 / LEAST_FACTOR:
+                sentence = f"{name} is {number}: the kernels take {LEAST_FACTOR} to {1 / LEAST_FACTOR}"
+                raise FlyccError(Reason(f"sdpa.{name}", sentence))
         batch, heads, queries, head_dim = query.shape
         _, kv_heads, keys, value_dim = value.shape
         return SdpaProblem(
@@ -163,9 +170,9 @@ class Call:
         found: dict[str, Tensor] = {}
         if self.attn_mask is not None:
             found["mask"] = self.attn_mask.expand(shape)
-        for name in ("query_documents", "key_documents"):
-            if (documents := getattr(self, name)) is not None:
-                found[name] = documents.to(torch.int32).contiguous()
+        if self.query_documents is not None and self.key_documents is not None:
+            pair = documents(self.query_documents, self.key_documents)
+            found["query_documents"], found["key_documents"] = pair
         if self.slopes is not None:
             found["slopes"] = self.slopes.to(torch.float32).contiguous()
         if self.seed is not None and self.dropout_p:
@@ -174,11 +181,11 @@ class Call:
 
     def numbers(self, problem: SdpaProblem, mask: Tensor | None) -> dict[str, int | float]:
         limit = threshold(self.dropout_p)
-        strides = (0, 0, 0, 0) if mask is None else mask.stride()
+        apart = (0, 0, 0, 0) if mask is None else mask.stride()
         names = ("batch", "heads", "queries", "keys", "head_dim", "value_dim")
         return {
             **{name: getattr(problem, name) for name in names},
-            **{f"mask_{axis}": n for axis, n in zip(("batch", "head", "query", "key"), strides, strict=True)},
+            **{f"mask_{axis}": n for axis, n in zip(("batch", "head", "query", "key"), apart, strict=True)},
             "group": problem.heads // problem.kv_heads,  # type: ignore[operator]
             "scale": self.scale,
             "softcap": self.softcap,
@@ -187,41 +194,6 @@ class Call:
             "threshold": limit - (1 << 32) if limit >= 1 << 31 else limit,
             "inverse_keep": 1 / (1 - self.dropout_p) if self.dropout_p < 1 else 0.0,
         }
-
-
-def rows_of(tensor: Tensor) -> Tensor:
-    """`tensor`, [batch, heads, rows, columns] of 16 bits, or a copy of it, as kernels take it: elements of a row next
-    to each other, rows that begin at multiples of 16 bytes and are not too far apart."""
-    # PyTorch leaves the stride of a dimension of one element undefined.
-    apart = [n for n, size in zip(tensor.stride()[:-1], tensor.shape, strict=False) if size > 1]
-    row = tensor.stride(2) if tensor.size(2) > 1 else 0
-    *outer, columns = tensor.shape
-    # Kernels read whole words of 4 bytes, and of an odd number of elements one more, which the last row must have.
-    whole = columns % 2 == 0 and tensor.stride(3) == 1
-    aligned = tensor.data_ptr() % _ROW_BYTES == 0 and not any(n % _ROW_ELEMENTS for n in apart)
-    if whole and aligned and row <= MAX_ROW_STRIDE:
-        return tensor
-    room = tensor.new_empty((*outer, -(-columns // _ROW_ELEMENTS) * _ROW_ELEMENTS))
-    room[..., :columns].copy_(tensor)
-    return room
-
-
-def _strides(name: str, tensor: Tensor) -> dict[str, int]:
-    """Between batches, heads and rows, 0 where there is one, in elements."""
-    sizes = zip(_AXES, tensor.stride()[:-1], tensor.shape, strict=False)
-    return {f"{name}_{axis}": stride if size > 1 else 0 for axis, stride, size in sizes}
-
-
-def _align(*tensors: Tensor) -> int:
-    """What divides the byte address of every row of all, at most 16."""
-    apart = [n * x.element_size() for x in tensors for n in _strides("", x).values()]
-    return math.gcd(_ROW_BYTES, *apart, *(x.data_ptr() for x in tensors))
-
-
-def _in_order(tensor: Tensor) -> tuple[Tensor, tuple[int, ...]]:
-    """A dense tensor as a contiguous one, and how to permute that to get it back."""
-    order = sorted(range(tensor.dim()), key=lambda dim: -tensor.stride(dim))
-    return tensor.permute(order), tuple(order.index(dim) for dim in range(tensor.dim()))
 
 
 def _launch_all(
@@ -245,13 +217,17 @@ def launch(
 ) -> list[Launched]:
     """Compute `out` and, where it is given, `lse`. Raises `FlyccError` before anything ran, or `DeviceError` from a
     launch."""
-    problem = call.problem(query, key, value, lse is not None, _align(out))
+    problem = call.problem(query, key, value, lse is not None, alignment(out))
     steps = _loaded(problem, family.plan(problem, call.lower, call.upper), device)
     operands = {"q": rows_of(query), "k": rows_of(key), "v": rows_of(value)}
     others = call.inputs((*query.shape[:3], key.size(2)))
+    of_group = query.size(1) // key.size(1) if steps[0][0].what == "decode" else 1
+    operands["q"] = few_rows(operands["q"], of_group)
+    if "mask" in others and (reason := check_mask(others["mask"], of_group)):
+        raise FlyccError(reason)
     numbers = call.numbers(problem, others.get("mask"))
     for name, tensor in (operands | {"out": out}).items():
-        numbers |= _strides(name, tensor)
+        numbers |= strides(name, tensor)
     outputs = {"out": out} | ({} if lse is None else {"lse": lse})
     if partial := max(step.partial for step, _ in steps):
         outputs["partial"] = workspace.sums(partial, query.device)
@@ -265,13 +241,15 @@ def launch_backward(
 ) -> list[Launched]:
     """Compute `gradients`, dq, dk and dv, from q, k, v, out, grad and lse. Raises as `launch`."""
     query, key, value = (given[name] for name in "qkv")
-    forward = call.problem(query, key, value, True, _align(*gradients.values()))
+    forward = call.problem(query, key, value, True, alignment(*gradients.values()))
     steps = prepare_backward(SdpaBackwardProblem(forward), device)
     operands = {name: rows_of(tensor) for name, tensor in given.items() if name != "lse"}
     others = call.inputs((*query.shape[:3], key.size(2))) | {"lse": given["lse"].contiguous()}
+    if "mask" in others and (reason := check_mask(others["mask"])):
+        raise FlyccError(reason)
     numbers = call.numbers(forward, others.get("mask"))
     for name, tensor in (operands | dict(gradients)).items():
-        numbers |= _strides(name, tensor)
+        numbers |= strides(name, tensor)
     outputs = {**gradients, "delta": workspace.sums(given["lse"].numel(), query.device)}
     return _launch_all(steps, device, operands | others, outputs, [numbers] * len(steps))
 
@@ -317,7 +295,7 @@ def sdpa_fwd(
         lse = made[1] if want_lse else query.new_empty(0, dtype=torch.float32)
         return _recorded(made[0].permute(order), tensors), lse
     out, lse = _forward_results(query, key, value, call, want_lse, layout)
-    if not out.numel() or not key.size(2):
+    if not query.shape[:3].numel() or not key.size(2):
         return _recorded(out.zero_(), tensors), lse.fill_(-math.inf)
     try:
         given = {"q": query, "k": key, "v": value, **call.tensors}
@@ -371,17 +349,17 @@ def sdpa_bwd(
     given = {"grad": grad, "q": query, "k": key, "v": value, "out": out, "lse": lse}
     tensors = (*given.values(), *call.tensors.values())
     results = _backward_results(grad, query, key, value, out, lse, call)
-    if not grad.numel() or not key.numel():
+    if not query.shape[:3].numel() or not key.size(2):
         for result in results:
             result.zero_()
         return results
-    laid_out = [_in_order(result) for result in results]
+    laid_out = [in_order(result) for result in results]
     if made := _BACKWARD_PLANS.repeat(tensors, call.arguments):
         dq, dk, dv = (tensor.permute(back) for tensor, (_, back) in zip(made[:3], laid_out, strict=True))
         return dq, dk, dv
     try:
         device = device_for(common_device(**given, **call.tensors))
-        written = [x if x.stride(3) == 1 else x.new_empty(x.shape) for x in results]
+        written = [x if x.stride(3) == 1 and near_rows(x) else x.new_empty(x.shape) for x in results]
         gradients = dict(zip(("dq", "dk", "dv"), written, strict=True))
         launched = launch_backward(given, call, gradients, device)
         for result, from_kernel in zip(results, written, strict=True):
@@ -466,7 +444,7 @@ def _check(op: str, query: Tensor, key: Tensor, value: Tensor, call: Call) -> No
         f"value is {list(value.shape)}, its first three sizes must be those of key, {list(key.shape)}",
     )
     need(
-        key.shape[1] > 0 and heads % key.shape[1] == 0,
+        (heads % key.shape[1] if key.shape[1] else heads) == 0,
         f"query has {heads} heads, must be a multiple of those of key, {key.shape[1]}",
     )
     keys = key.shape[2]
@@ -492,7 +470,11 @@ def _check(op: str, query: Tensor, key: Tensor, value: Tensor, call: Call) -> No
     ):
         if x is not None:
             need(tuple(x.shape) == shape, f"{name} is {list(x.shape)}, must be {list(shape)}")
-    need(call.softcap >= 0, f"softcap is {call.softcap}, must not be negative")
+            if name == "slopes":
+                need(x.is_floating_point(), f"slopes is {x.dtype}, must be floating point")
+            else:
+                need(x.dtype in _INTEGERS, f"{name} is {x.dtype}, must be int64, int32 or narrower")
+    need(0 <= call.softcap < math.inf, f"softcap is {call.softcap}, must be finite and not negative")
     need(0 <= call.dropout_p <= 1, f"dropout_p is {call.dropout_p}, must be between 0 and 1")
     if call.dropout_p:
         seed = call.seed

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from flycc.contracts import Reason
 from flycc.contracts.sdpa import MAX_HEAD_DIM, SdpaProblem
 from flycc.contracts.sizes import Size
-from flycc.kernels.common.machine import COMPUTE_UNITS, LDS_BYTES, MAX_GRID_YZ, WAVE_SIZE
+from flycc.kernels.common.machine import COMPUTE_UNITS, LDS_BYTES, MAX_GRID_YZ, OFFSET_LIMIT, WAVE_SIZE
 
 #: Elements of a head that kernels are compiled for: what is beyond a head's own reads as zero.
 DIMS = (32, 64, 96, 128, 192, 256, 384, 512)
@@ -104,6 +104,11 @@ class DecodeConfig:
         for name, size in (("batch", problem.batch), ("kv_heads", problem.kv_heads)):
             if isinstance(size, int) and size > MAX_GRID_YZ:
                 return Reason("sdpa.decode", f"{name} = {size}: must be at most {MAX_GRID_YZ}")
+        heads = problem.heads if isinstance(problem.heads, int) else 1
+        queries = problem.queries if isinstance(problem.queries, int) else 1
+        if heads * queries * self.row_floats * 4 >= OFFSET_LIMIT:
+            sentence = f"{heads} heads of {queries} queries: offsets of their sums are below {OFFSET_LIMIT}"
+            return Reason("sdpa.decode", sentence)
         return None
 
 

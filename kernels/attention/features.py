@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 from flycc.contracts.sdpa import MaskKind, SdpaProblem
 
-#: Bands go to kernels clamped to this, and no size is above it: places of queries and keys stay 32-bit integers.
-BAND_LIMIT = (1 << 30) - 1
+#: Bands go to kernels clamped to this, and no size is above it: places of queries and keys, and offsets of a number for
+#: each, stay 32-bit integers.
+BAND_LIMIT = (1 << 29) - 1
 
 
 @dataclass(frozen=True, slots=True)
