@@ -75,9 +75,11 @@ def lower(
         publish = _publisher(dump_dir, on_stage)
         started = perf_counter()
         text = flydsl.trace(kernel) if isinstance(kernel, KernelSpec) else kernel
+        traced = text is not kernel
         clock["trace"] = perf_counter() - started
-        module = flydsl.parse(text)
-        result: str | bytes = str(module)
+        # A trace that nothing follows is parsed where it goes on: in the worker.
+        module = None if traced and last == first else flydsl.parse(text)
+        result: str | bytes = text
         for number, name in enumerate(names[first : last + 1], first):
             started = perf_counter()
             if name in pipelines and number > first:
@@ -92,7 +94,7 @@ def lower(
             elif name == "hsaco":
                 with find_linker().plain_toolkit(cache_root() / "linkers") as toolkit:
                     result = flydsl.serialize(name, module, "fatbin", toolkit)
-            elif needed:
+            elif needed and not (traced and number == first):
                 result = str(module)
             clock[name] = perf_counter() - started
             if publish is not None:
