@@ -6,6 +6,7 @@ import numpy as np
 import torch
 from attention_reference import Attention
 from emulated_attention_backward import Run, Strided, _plain, problem_of
+from loaded_kernels import loaded
 from torch import Tensor
 
 from flycc import emulator
@@ -44,7 +45,7 @@ def forward(
     pointers["out"] = memory.register(out.buffer, name="out")
     pointers["lse"] = memory.register(lse, name="lse")
     compiled = compile_kernel(attention.kernel(problem, chosen))
-    kernel = emulator.load(compiled.elf).kernels[compiled.symbol]
+    kernel = loaded(compiled)
     geometry = attention.launch(problem, chosen)
     stats = emulator.launch(
         kernel,

@@ -14,6 +14,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from attention_reference import Attention, dropout_mask
+from loaded_kernels import loaded
 from torch import Tensor
 
 from flycc import emulator
@@ -203,7 +204,7 @@ def _launch(
     run: Run,
 ) -> None:
     compiled = compile_kernel(spec)
-    kernel = emulator.load(compiled.elf).kernels[compiled.symbol]
+    kernel = loaded(compiled)
     stats = emulator.launch(
         kernel,
         step.launch.grid,

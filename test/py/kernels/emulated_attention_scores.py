@@ -10,6 +10,7 @@ import flydsl.compiler as flyc
 import flydsl.expr as fx
 import numpy as np
 from flydsl.expr import rocdl
+from loaded_kernels import loaded
 
 from flycc import emulator
 from flycc.codegen import compile_kernel
@@ -182,7 +183,7 @@ def run(
     results = {name: np.full((queries, keys), -77.0, np.float32) for name in RESULTS}
     for name, array in results.items():
         arguments[name] = memory.register(array, name=name)
-    kernel = emulator.load(compiled.elf).kernels[compiled.symbol]
+    kernel = loaded(compiled)
     stats = emulator.launch(
         kernel,
         (-(-queries // 32), -(-keys // 32), 1),

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 from attention_reference import Attention
+from loaded_kernels import loaded
 from torch import Tensor
 
 from flycc import emulator
@@ -141,7 +142,7 @@ class Run:
             if tensor is not None and tensor.numel():
                 written = name in ("out", "lse", "partial")
                 values[name] = memory.register(_memory(tensor), name=name, writable=written)
-        kernel = emulator.load(compiled.elf).kernels[compiled.symbol]
+        kernel = loaded(compiled)
         stats = emulator.launch(
             kernel,
             geometry.grid,

@@ -11,6 +11,7 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
+from loaded_kernels import loaded
 
 from flycc import emulator
 from flycc.codegen import compile_kernel
@@ -185,7 +186,7 @@ class Gemm:
             values["b2"] = memory.register(self.b2.buffer, name="b2", writable=False)
         if pre is not None:
             values["pre"] = memory.register(pre.buffer, name="pre")
-        kernel = emulator.load(compiled.elf).kernels[compiled.symbol]
+        kernel = loaded(compiled)
         grid = gemm.launch(problem, config)
         kernarg = compiled.kernarg.pack(values)
         stats = emulator.launch(

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from emulated_gemm import NUMPY_TYPES, Result, Stored, half_ulp
+from loaded_kernels import loaded
 
 from flycc import emulator
 from flycc.codegen import compile_kernel
@@ -110,7 +111,7 @@ class Grouped:
             sums = np.full(config.sums(workgroups), np.nan, np.float32)
             values["partial"] = memory.register(sums, name="partial")
             values["arrived"] = memory.register(arrived, name="arrived")
-        kernel = emulator.load(compiled.elf).kernels[compiled.symbol]
+        kernel = loaded(compiled)
         stats = emulator.launch(
             kernel,
             (workgroups, 1, 1),

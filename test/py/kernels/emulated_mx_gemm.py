@@ -13,6 +13,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 from emulated_gemm import NUMPY_TYPES, PRECISION, Stored
+from loaded_kernels import loaded
 
 from flycc import emulator
 from flycc.codegen import compile_kernel
@@ -215,7 +216,7 @@ class Mx:
                 "part_k": shares.part_k,
                 "whole": shares.whole,
             }
-        kernel = emulator.load(compiled.elf).kernels[compiled.symbol]
+        kernel = loaded(compiled)
         grid = mx.launch(problem, config)
         kernarg = compiled.kernarg.pack(values)
         stats = emulator.launch(

@@ -12,6 +12,7 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
+from loaded_kernels import loaded
 
 from flycc import emulator
 from flycc.codegen import compile_kernel
@@ -74,7 +75,7 @@ class Run:
             values[name] = memory.register(matrix.buffer, name=name, writable=False)
         for name, matrix in outputs.items():
             values[name] = memory.register(matrix.buffer, name=name)
-        kernel = emulator.load(compiled.elf).kernels[compiled.symbol]
+        kernel = loaded(compiled)
         stats = emulator.launch(
             kernel,
             geometry.grid,

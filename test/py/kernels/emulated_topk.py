@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from loaded_kernels import loaded
 from torch import Tensor
 
 from flycc import emulator
@@ -81,7 +82,7 @@ def run(
             "chunk": step.chunk,
         }
         compiled = compile_kernel(topk.kernel(step.variant))
-        kernel = emulator.load(compiled.elf).kernels[compiled.symbol]
+        kernel = loaded(compiled)
         geometry = topk.launch(step, rows)
         stats = emulator.launch(
             kernel, geometry.grid, geometry.block, compiled.kernarg.pack(arguments), memory, **launching

@@ -11,9 +11,9 @@ import pytest
 import torch
 from attention_reference import Attention, dropout_mask
 from emulated_attention_backward import PHILOX, Run, backward, masked, operands_of
+from loaded_kernels import loaded
 from torch import Tensor
 
-from flycc import emulator
 from flycc.codegen import compile_kernel
 from flycc.contracts import SdpaBackwardProblem, SdpaProblem
 from flycc.kernels import attention
@@ -112,7 +112,7 @@ def test_nothing_is_spilled(dim: int, features: dict[str, Any]) -> None:
     assert isinstance(steps, tuple)
     for step in steps:
         compiled = compile_kernel(attention.backward_kernel(problem, step.config))
-        descriptor = emulator.load(compiled.elf).kernels[compiled.symbol].descriptor
+        descriptor = loaded(compiled).descriptor
         assert (descriptor.scratch_bytes, descriptor.spilled_vgprs) == (0, 0), step.config
 
 

@@ -11,9 +11,9 @@ import torch
 from attention_reference import Attention, dropout_mask
 from emulated_attention import forward
 from emulated_attention_backward import Run
+from loaded_kernels import loaded
 from torch import Tensor
 
-from flycc import emulator
 from flycc.codegen import compile_kernel
 from flycc.contracts.sdpa import SdpaProblem
 from flycc.kernels import attention as family
@@ -111,7 +111,7 @@ def test_nothing_is_spilled(dim: int, features: dict[str, Any]) -> None:
     config = family.choose(problem)
     assert config == family.WideConfig(dim, dim)
     compiled = compile_kernel(family.kernel(problem, config))
-    descriptor = emulator.load(compiled.elf).kernels[compiled.symbol].descriptor
+    descriptor = loaded(compiled).descriptor
     assert (descriptor.scratch_bytes, descriptor.spilled_vgprs) == (0, 0)
 
 

@@ -13,6 +13,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from emulated_gemm import NUMPY_TYPES, Gemm, Stored, half_ulp
+from loaded_kernels import loaded
 from test_gemm_emulated import LAYOUTS, any_configuration, gemm_of, integers, stored
 from test_gemm_ring_emulated import any_ring, served
 
@@ -280,7 +281,7 @@ def scratch_and_conflicts(problem: GemmProblem, config: GemmConfig) -> tuple[int
     """Bytes of scratch memory a lane, and clocks of LDS accesses beyond the least, of a workgroup."""
     (step,) = steps(problem, config)
     compiled = compile_kernel(step.spec)
-    kernel = emulator.load(compiled.elf).kernels[compiled.symbol]
+    kernel = loaded(compiled)
     memory, recorder = emulator.Memory(), Recorder()
     buffers = {name: np.zeros(size, np.uint8) for name, size in step.buffers.items()}
     pointers = {name: memory.register(buffer) if buffer.size else 0 for name, buffer in buffers.items()}

@@ -15,6 +15,7 @@ import emulated_gemm
 import numpy as np
 import pytest
 from emulated_gemm import Gemm, Stored, bound, reference
+from loaded_kernels import loaded
 from test_gemm_emulated import LAYOUTS, check_exact, gemm_of, integers, stored
 
 from flycc import emulator
@@ -241,7 +242,7 @@ def test_nothing_holds_the_main_loop_up(name: str, layout: str) -> None:
     """No bank conflicts in LDS, no spilled registers, and no wait of the loop asks for all loads to have come."""
     problem = GemmProblem("bf16", 256, 256, 512, trans_a=layout[0] == "T", trans_b=layout[1] == "T")
     compiled = compile_kernel(gemm.kernel(problem, CONFIGS[name]))
-    kernel = emulator.load(compiled.elf).kernels[compiled.symbol]
+    kernel = loaded(compiled)
     assert kernel.descriptor.scratch_bytes == 0
     memory, recorder = emulator.Memory(), Recorder()
     pointers = {

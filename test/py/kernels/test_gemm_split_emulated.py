@@ -12,6 +12,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from emulated_gemm import Gemm, bound, reference
+from loaded_kernels import loaded
 from test_gemm_emulated import LAYOUTS, check_exact, gemm_of, stored
 from test_gemm_ring_emulated import normal, served
 
@@ -101,7 +102,7 @@ def test_parts_beyond_the_end_of_k_are_empty() -> None:
             "part_k": part_k,
         },
     }
-    kernel = emulator.load(compiled.elf).kernels[compiled.symbol]
+    kernel = loaded(compiled)
     emulator.launch(kernel, (2 * parts, 1, 1), (config.threads, 1, 1), compiled.kernarg.pack(values), memory)
     np.testing.assert_array_equal(out.read(), expected)
 
@@ -135,7 +136,7 @@ def test_sums_are_released_before_they_are_counted_and_acquired_before_they_are_
     """What the emulated memory, which has no caches, cannot show: LLVM's fences of agent scope for gfx942 and on."""
     problem = GemmProblem("bf16", 64, 64, 512, trans_b=True)
     compiled = compile_kernel(gemm.kernel(problem, CONFIGS["direct"]))
-    kernel = emulator.load(compiled.elf).kernels[compiled.symbol]
+    kernel = loaded(compiled)
     code = kernel.code.code(kernel.descriptor)
     found = [format_instruction(each) for each in decode_range(code, kernel.descriptor.entry)]
     (release,), (acquire,) = (
