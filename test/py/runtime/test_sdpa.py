@@ -17,6 +17,7 @@ from torch import Tensor
 from flycc.contracts import FlyccError
 from flycc.runtime import ops, refusals, sdpa  # noqa: F401 (defines the operators)
 from flycc.runtime.devices import device_for
+from flycc.runtime.loading import load
 
 SEED = int(os.environ["FLYCC_TEST_SEED"])
 
@@ -74,6 +75,15 @@ def test_a_decode_step_reads_the_cache_in_place() -> None:
     cache = random(2, 1, 100, 64)
     q, k = random(2, 3, 1, 64), cache[:, :, :70]
     check(q, k, k, grad=False, upper=69)
+
+
+def test_growing_keys_load_no_kernels() -> None:
+    cache, q = random(1, 1, 700, 64), random(1, 3, 1, 64)
+    loaded = []
+    for keys in range(600, 604):
+        check(q, cache[:, :, :keys], cache[:, :, :keys], grad=False, upper=keys - 1)
+        loaded.append(load.cache_info().misses)
+    assert loaded == loaded[:1] * 4
 
 
 def test_of_expanded_operands_one_is_copied(monkeypatch: pytest.MonkeyPatch) -> None:
