@@ -348,15 +348,15 @@ def sdpa_bwd(
     )
     given = {"grad": grad, "q": query, "k": key, "v": value, "out": out, "lse": lse}
     tensors = (*given.values(), *call.tensors.values())
+    if made := _BACKWARD_PLANS.repeat(tensors, call.arguments):
+        likes = [torch.empty_like(x, device="meta") for x in (query, key, value)]
+        dq, dk, dv = (x.permute(in_order(like)[1]) for x, like in zip(made[:3], likes, strict=True))
+        return dq, dk, dv
     results = _backward_results(grad, query, key, value, out, lse, call)
     if not query.shape[:3].numel() or not key.size(2):
         for result in results:
             result.zero_()
         return results
-    laid_out = [in_order(result) for result in results]
-    if made := _BACKWARD_PLANS.repeat(tensors, call.arguments):
-        dq, dk, dv = (tensor.permute(back) for tensor, (_, back) in zip(made[:3], laid_out, strict=True))
-        return dq, dk, dv
     try:
         device = device_for(common_device(**given, **call.tensors))
         written = [x if x.stride(3) == 1 and near_rows(x) else x.new_empty(x.shape) for x in results]
@@ -367,7 +367,7 @@ def sdpa_bwd(
                 result.copy_(from_kernel)
         if all(result is from_kernel for result, from_kernel in zip(results, written, strict=True)):
             _BACKWARD_PLANS.keep(
-                {**given, **call.tensors}, call.arguments, [x for x, _ in laid_out], launched
+                {**given, **call.tensors}, call.arguments, [in_order(x)[0] for x in results], launched
             )
     except Exception as error:  # a model never breaks because of us: see refusals.refuse
         refusals.refuse("sdpa", error)

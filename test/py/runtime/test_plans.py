@@ -35,16 +35,24 @@ from flycc.runtime import (
     rms_norm_mx,
     scaled_gemm,
     scaled_grouped_gemm,
+    sdpa,
     topk,
 )
 from flycc.runtime.emulated import EmulatedDevice
 from flycc.runtime.hip import HipDevice
 from flycc.runtime.launching import Launched
+from flycc.runtime.sdpa_operands import in_order
 
 
 def whole(*shape: int, dtype: torch.dtype = torch.bfloat16) -> Tensor:
     """Numbers from -2 to 2: 32 products of two add up to no more than 128 in size, which bfloat16 has exactly."""
     return torch.randint(-2, 3, shape).to(dtype)
+
+
+def placed(device: HipDevice, tensor: Tensor) -> Tensor:
+    """A copy of a dense tensor in memory of `device`, with its strides."""
+    contiguous, back = in_order(tensor)
+    return on_device(device, contiguous).permute(back)
 
 
 class _InMemoryOf(TorchFunctionMode):
@@ -60,8 +68,9 @@ class _InMemoryOf(TorchFunctionMode):
         result = func(*args, **(kwargs or {}))
         copies = (Tensor.contiguous, Tensor.clone, Tensor.reshape)
         copied = func in copies and result.data_ptr() != args[0].data_ptr()
-        if (copied or func in (torch.empty, torch.zeros, Tensor.new_empty)) and result.numel():
-            return on_device(self.device, result)
+        makers = (torch.empty, torch.zeros, torch.empty_like, Tensor.new_empty)
+        if (copied or (func in makers and not result.is_meta)) and result.numel():
+            return placed(self.device, result)
         return result
 
 
@@ -92,6 +101,8 @@ _PLANS = (
     (rms_norm_mx, "_PLANS"),
     (scaled_gemm, "_PLANS"),
     (scaled_grouped_gemm, "_PLANS"),
+    (sdpa, "_PLANS"),
+    (sdpa, "_BACKWARD_PLANS"),
     (topk, "_PLANS"),
 )
 
@@ -359,6 +370,29 @@ _CALLS: dict[str, tuple[Callable[..., Any], Callable[[], tuple[list[Tensor | Non
     ),
     "topk": (topk.topk, lambda: ([randn(4, 100)], {"k": 5})),
     "topk in steps": (topk.topk, lambda: ([randn(1, 40000)], {"k": 3, "sorted": False})),
+    "attention": (
+        sdpa.sdpa_fwd,
+        lambda: (
+            [randn(2, 20, 3, 64).transpose(1, 2), randn(2, 1, 33, 64), randn(2, 1, 33, 64)],
+            {"scale": 0.1, "upper": 0, "want_lse": True, "layout": "bshd"},
+        ),
+    ),
+    "attention in steps": (
+        sdpa.sdpa_fwd,
+        lambda: ([randn(1, 3, 1, 64), randn(1, 1, 600, 64), randn(1, 1, 600, 64)], {"scale": 0.1}),
+    ),
+    "attention's gradients in steps": (
+        sdpa.sdpa_bwd,
+        lambda: (
+            [
+                *(randn(2, 20, 3, 64).transpose(1, 2) for _ in range(2)),
+                *(randn(2, 1, 33, 64) for _ in range(2)),
+                randn(2, 3, 20, 64),
+                torch.rand(2, 3, 20) + 5,
+            ],
+            {"scale": 0.1},
+        ),
+    ),
 }
 
 
@@ -372,11 +406,9 @@ def test_repeated_calls_have_the_bits_of_the_emulated_device(
     op, make = _CALLS[name]
     for _ in range(2):
         given, options = make()
-        placed = [None if x is None else on_device(device, x) for x in given]
-        options_placed = {
-            key: on_device(device, x) if isinstance(x, Tensor) else x for key, x in options.items()
-        }
-        found = op(*placed, **options_placed)
+        operands = [None if x is None else placed(device, x) for x in given]
+        others = {key: placed(device, x) if isinstance(x, Tensor) else x for key, x in options.items()}
+        found = op(*operands, **others)
         once = len(launched)
         device.synchronize()
         found = found if isinstance(found, tuple) else (found,)
