@@ -52,6 +52,8 @@ def flycc_backend(
         with phase("quantise linear layers"):
             add_notes(frontend.quantize_linears(gm, example_inputs, chosen.mx, chosen.mx_keep, mx_weight))
     with phase("keep composites whole"):
+        for reason in frontend.keep_flex_attention(gm):
+            leave_to_pytorch(reason, chosen)
         whole = frontend.keep_whole(gm)
     compilers = {
         f"{name}_compiler": functools.partial(compile_aten, options=chosen, kind=kind)
@@ -117,7 +119,8 @@ def strictly(compiled: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def leave_to_pytorch(reason: Reason, options: Options) -> None:
-    """A whole graph stays with eager PyTorch: an error in strict mode, else one warning."""
+    """A whole graph, or flex_attention, stays with eager PyTorch: an error in strict mode, else one warning."""
     if options.strict:
         raise Refused(reason)
-    warnings.warn(f"flycc leaves a graph to PyTorch: {reason}", RuntimeWarning, stacklevel=2)
+    what = "flex_attention" if reason.code.startswith("flex.") else "a graph"
+    warnings.warn(f"flycc leaves {what} to PyTorch: {reason}", RuntimeWarning, stacklevel=2)

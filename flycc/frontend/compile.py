@@ -12,6 +12,7 @@ from torch_mlir.ir import ArrayAttr, Context, Module, StringAttr
 from flycc import dialects
 from flycc.contracts import FlyccError, Reason
 from flycc.dialects.tensor import SHAPE_ATTR
+from flycc.frontend.flex_attention import flex_refusals
 from flycc.frontend.importer import import_graph
 from flycc.frontend.quantised_norms import fuse_quantised_norms
 from flycc.frontend.rebuild import Serve, keep_apart, pass_refusals, rebuild_graph
@@ -56,7 +57,7 @@ def compile_graph(
             refused = [match for match in matches if match.reason is not None and match.fused]
             if not refused:
                 fuse_quantised_norms(rebuilt, serve)
-                report = report_graph(gm, matches, {**pass_refusals(module), **apart})
+                report = report_graph(gm, matches, {**pass_refusals(module), **apart, **flex_refusals(gm)})
                 report.number = number
                 return rebuilt, report
             for match in refused:

@@ -43,6 +43,7 @@ FAMILIES = {
     "flycc.rms_norm.": "rms_norm",
     "flycc.rms_norm_backward.": "rms_norm_backward",
     "aten._scaled_dot_product_": "sdpa",
+    "higher_order.flex_attention": "sdpa",
     "aten._fused_rms_norm.": "rms_norm",
     "aten._fused_rms_norm_backward.": "rms_norm_backward",
     "aten.topk.": "topk",
