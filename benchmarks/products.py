@@ -6,6 +6,7 @@ import tempfile
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
+from functools import lru_cache
 from math import exp, log
 from pathlib import Path
 from typing import Any, Literal
@@ -14,7 +15,7 @@ from rich.console import Console
 from rich.progress import track
 
 from flycc.cli.output import console, table
-from flycc.codegen import CodeObjectCache, compile_kernel
+from flycc.codegen import CodeObjectCache, Compiled, compile_kernel
 from flycc.costmodel import Interval, Prediction
 from flycc.costmodel.mfma import mfma
 from flycc.emulator import load
@@ -67,13 +68,19 @@ def launches(problem: Any, config: Any, predictions: Sequence[Prediction]) -> li
 
 def launch_figures(spec: KernelSpec, prediction: Prediction) -> dict[str, Any]:
     """What the model says of one launch, what the code object says of its kernel, and the seconds to compile that."""
-    with tempfile.TemporaryDirectory() as folder:
-        compiled = compile_kernel(spec, cache=CodeObjectCache(Path(folder)))
+    compiled = _compiled(spec)
     return {
         "family": spec.family,
         **kernel_figures(compiled.elf, compiled.symbol, prediction),
         "compile_s": sum(compiled.seconds.values()),
     }
+
+
+@lru_cache(maxsize=64)
+def _compiled(spec: KernelSpec) -> Compiled:
+    """Compiled as if for the first time."""
+    with tempfile.TemporaryDirectory() as folder:
+        return compile_kernel(spec, cache=CodeObjectCache(Path(folder)))
 
 
 def kernel_figures(elf: bytes, name: str, prediction: Prediction) -> dict[str, Any]:

@@ -19,7 +19,7 @@ import triton.language as tl
 
 from flycc.benchmarks.triton_kernels import Compiled, compile_kernel
 from flycc.benchmarks.triton_products import STEPS, fastest, traced
-from flycc.costmodel import MI350, Prediction, Reuse, loop_turns, predict
+from flycc.costmodel import MI350, Prediction, loop_turns, predict, representative
 from flycc.tuning.modelled import total
 
 
@@ -248,8 +248,6 @@ _KERNELS: dict[Pass, Any] = {
 }  # fmt: skip
 #: Arguments that are matrices of a row for each query and for each key, and those with a number for each query.
 _OF_QUERIES, _OF_KEYS, _NUMBERS = {"q", "out", "grad", "dq"}, {"k", "v", "dk", "dv"}, {"lse", "delta"}
-#: Turns of a loop that a trace needs for the model to carry it on.
-_FEWEST = 14
 
 
 @dataclass(frozen=True, slots=True)
@@ -345,33 +343,22 @@ def _chosen(of: Pass, heads: int, dim: int, causal: bool) -> Config:
 
 @cache
 def model(of: Pass, config: Config, shape: Shape) -> Prediction:
-    """The modelled launch of a pass.
-
-    A causal one of few turns is dealt out block by block. As the grid lies, an XCD then gets all the heaviest blocks:
-    1.8 times the mean work with 8 blocks of a head, 1.4 with 16, 1.05 with 128. Of many turns every workgroup is taken
-    to make the mean number, which leaves that out, to Triton's favour: 999 instead of 702 TFLOP/s forward at dim 128,
-    length 2048. Rates of the two kinds do not compare.
-    """
+    """The modelled launch of a pass. As the grid of a causal one lies, an XCD gets every eighth block of all heads: the
+    heaviest of all if a head has 8, and what is the less uneven the more there are."""
     tile, step = (config.columns, config.rows) if of == "backward_kv" else (config.rows, config.columns)
     blocks = shape.length // tile
-    grid = (blocks, shape.heads, 1)
     if of == "sums":
         return predict(_trace(of, config, shape, shape.length))
+    steps = shape.length // step
     if not shape.causal:
-        steps = shape.length // step
         trace = _trace(of, config, shape, min(steps, STEPS) * step)
         return predict(trace, turns=_turns(trace) + steps - STEPS if steps > STEPS else None)
-    before = min((blocks - 1) // 2, math.ceil(_FEWEST * step / tile))
-    if before * tile < _FEWEST * step:  # few turns: block by block
-        some: list[tuple[int, int, int]] = [(block, 0, 0) for block in range(blocks)]
-        return predict(
-            _trace(of, config, shape, shape.length, [*some, (0, 1, 0), (blocks - 1, shape.heads - 1, 0)])
-        )
-    trace = _trace(of, config, shape, shape.length, [(blocks - 1 - before, 0, 0)])
-    left = ((blocks - 1) / 2 - before) * tile / step
-    found = model(of, config, Shape(shape.heads, shape.length, shape.dim, False)).bytes
-    reuse = Reuse(1 - found["mall"] / found["l2"], 1 - found["hbm"] / found["mall"], "as without a mask")
-    return predict(trace, grid, turns=_turns(trace) + round(left), reuse=reuse)
+    # The block that has most comes first.
+    lengths = np.tile(np.arange(blocks, 0, -1) * tile // step, shape.heads)
+    some = [(number % blocks, number // blocks, 0) for number in representative(lengths)]
+    without = model(of, config, Shape(shape.heads, shape.length, shape.dim, False)).reuse
+    reuse = without.of_fewer(float(lengths.mean()) / steps, "misses as without a mask")
+    return predict(_trace(of, config, shape, shape.length, some), lengths=lengths, reuse=reuse)
 
 
 def _turns(trace: Any) -> int:

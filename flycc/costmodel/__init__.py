@@ -13,6 +13,7 @@ from flycc.costmodel.loops import loop_turns
 from flycc.costmodel.machine import MI350, Clock, Machine
 from flycc.costmodel.prediction import InstructionCost, Interval, LoopCost, Occupancy, Prediction
 from flycc.costmodel.reuse import Reuse, neighbours
+from flycc.costmodel.uneven import representative
 
 __all__ = [
     "MI350",
@@ -28,5 +29,6 @@ __all__ = [
     "loop_turns",
     "neighbours",
     "predict",
+    "representative",
     "timeline",
 ]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import heapq
 import math
 from dataclasses import dataclass
 from functools import cached_property
@@ -11,6 +10,7 @@ import numpy as np
 
 from flycc.costmodel.machine import Machine
 from flycc.costmodel.reuse import Extent
+from flycc.costmodel.schedule import Schedule, schedule
 from flycc.costmodel.streams import Program
 
 #: Workgroups of a grid beyond which a sample, spread evenly over their numbers, stands for them.
@@ -59,23 +59,11 @@ class Dispatch:
         return max(work) / min(work)
 
     @cached_property
-    def schedule(self) -> tuple[list[list[int]], list[float]]:
-        """Workgroups of each compute unit in their order, and when it is done, if work alone made time."""
-        machine = self._machine
-        free = [
-            [(0.0, slot, cu) for slot in range(self._resident) for cu in range(machine.cus_per_xcd)]
-            for _ in range(machine.xcds)
-        ]
-        got: list[list[int]] = [[] for _ in range(machine.cus)]
-        ends = [0.0] * machine.cus
-        for number, index in enumerate(self._like.tolist()):
-            xcd = number % machine.xcds
-            time, slot, cu = free[xcd][0]
-            until = time + self.work[index]
-            heapq.heapreplace(free[xcd], (until, slot, cu))
-            got[xcd * machine.cus_per_xcd + cu].append(index)
-            ends[xcd * machine.cus_per_xcd + cu] = max(ends[xcd * machine.cus_per_xcd + cu], until)
-        return got, ends
+    def schedule(self) -> Schedule:
+        """Where workgroups go, and when compute units are done, if work alone made time and each workgroup took as long
+        beside others as by itself."""
+        work = [self.work[i] for i in self._like.tolist()]
+        return schedule(work, self._resident, self._machine, 1 / self._resident)
 
     def loads(self) -> list[Load]:
         """What the compute units that may end the launch get: the one with the last workgroup, and with most work."""
@@ -84,11 +72,11 @@ class Dispatch:
             return [Load(most, [next(iter(self.shares))])]
         if self.count > len(self._like):
             return [Load(most, self._like.tolist())]
-        got, ends = self.schedule
-        of_cu = range(len(got))
-        last = max(of_cu, key=ends.__getitem__)
-        fullest = max(of_cu, key=lambda cu: sum(self.work[i] for i in got[cu]))
-        found = [Load(len(got[cu]), got[cu]) for cu in (last, fullest)]
+        dealt = self.schedule
+        work = np.array([self.work[i] for i in self._like.tolist()])
+        fullest = np.bincount(dealt.cu, work, self._machine.cus).argmax()
+        orders = [self._like[dealt.cu == cu].tolist() for cu in (dealt.ends.argmax(), fullest)]
+        found = [Load(len(order), order) for order in orders]
         return found[:1] if found[0] == found[1] else found
 
     @property
@@ -99,8 +87,7 @@ class Dispatch:
             return 0.0
         if len(self.shares) == 1 or self.count > len(self._like):
             return 1 - self.count / (cus * -(-self.count // cus))
-        _, ends = self.schedule
-        return 1 - sum(ends) / (cus * max(ends))
+        return self.schedule.tail
 
 
 def _work(program: Program, machine: Machine) -> float:

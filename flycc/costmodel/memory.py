@@ -13,17 +13,14 @@ _RARE = 0.02
 
 
 def active_cus(machine: Machine, workgroups: int) -> float:
-    """The mean number of compute units at work: they take workgroups in turns, in the last of which some are idle."""
+    """The mean number of compute units at work if all workgroups are equal: they take these in turns, in the last of
+    which some are idle."""
     return workgroups / -(-workgroups // machine.cus)
 
 
-def supply(machine: Machine, clock: Clock, ghz: float, workgroups: int, reuse: Reuse) -> Supply:
-    """A compute unit's share when `workgroups` are spread over the device, at a core clock of `ghz`.
-
-    It is that of the mean number of active compute units, so that all workgroups' bytes together take what the device's
-    bandwidth allows.
-    """
-    active = active_cus(machine, workgroups)
+def supply(machine: Machine, clock: Clock, ghz: float, active: float, reuse: Reuse) -> Supply:
+    """A compute unit's share when `active` of them are at work in the mean, so that all workgroups' bytes together take
+    what the device's bandwidth allows, at a core clock of `ghz`."""
     on_xcd = max(1.0, active / machine.xcds)
     clk_per_byte = active * ghz * 1e9 / 1e12  # of one compute unit's share of 1 TB/s
     link = max(1 / machine.operand_bytes_per_clk, clk_per_byte / clock.operand_tb_s)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from flycc.costmodel.reuse import Reuse
+
 
 @dataclass(frozen=True, slots=True)
 class Interval:
@@ -71,9 +73,9 @@ class Prediction:
     which takes `clk` clocks. `breakdown` has shares of `time` by cause, which sum to 1: "mfma", "valu", "trans",
     "salu", "lds", "global", "scalar", "branch" (executing, or waiting for the unit), "wait-vm", "wait-lgkm", "barrier",
     "dependency", "issue", "start" (waiting), "tail" and "launch". `utilisation` is the share of the simulated clocks
-    that each pipe and path of the compute unit is busy. `bytes` are those of the whole grid that come out of "l2",
-    "mall" and "hbm", and "store". `lds_conflicts` is the share of LDS clocks that are bank conflicts. `flops` are those
-    of the MFMAs, padding included.
+    that each pipe and path of the compute unit is busy. `reuse` is what caches are taken to hold, `bytes` are those of
+    the whole grid that come out of "l2", "mall" and "hbm", and "store". `lds_conflicts` is the share of LDS clocks that
+    are bank conflicts. `flops` are those of the MFMAs, padding included.
     """
 
     kernel: str
@@ -89,6 +91,7 @@ class Prediction:
     by_instruction: list[InstructionCost]
     by_loop: list[LoopCost]
     utilisation: dict[str, float]
+    reuse: Reuse
     bytes: dict[str, float]
     lds_conflicts: float
     flops: float

@@ -45,6 +45,10 @@ class Reuse:
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"reuse: {name} = {getattr(self, name)}; a share of 0 to 1 is accepted")
 
+    def of_fewer(self, share: float, source: str) -> Reuse:
+        """The same misses of L2 where workgroups touch `share`, above 0, as many lines, or as many as they touch."""
+        return Reuse(1 - min(1.0, (1 - self.l2) / share), self.mall, source)
+
 
 def neighbours(grid: Extent, machine: Machine = MI350) -> list[Extent]:
     """The workgroups to trace for a prediction: they show what is shared and, the last one, what the edges cost."""

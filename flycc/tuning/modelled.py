@@ -5,7 +5,8 @@
 
 A few workgroups of the compiled binary run on the emulated gfx950 (the first, its neighbours and the last), on operands
 of the full size that are zero, but for the rows of a top-k that are looked at, which are random, and the offsets of
-groups. A matrix product with a long K runs with a shorter one, and the model carries its loop on.
+groups. A matrix product with a long K runs with a shorter one, and so does attention without a band with fewer keys or
+queries; the model carries its loop on. Of attention in a band, workgroups that walk through few and many tiles run.
 """
 
 from __future__ import annotations
@@ -24,13 +25,14 @@ from flycc import codegen, emulator
 from flycc.contracts import FlyccError, GemmProblem, GroupedGemmProblem, Reason, RmsNormProblem, TopkProblem
 from flycc.contracts.scaled_gemm import BLOCK_K, ScaledGemmProblem
 from flycc.contracts.sdpa import SdpaBackwardProblem, SdpaProblem
-from flycc.costmodel import Floor, Interval, Prediction, Reuse, loop_turns, neighbours, predict
+from flycc.costmodel import Floor, Interval, Prediction, loop_turns, neighbours, predict, representative
 from flycc.emulator.trace import Trace
 from flycc.emulator.trace_recorder import Recorder
 from flycc.kernels import attention, gemm, grouped_gemm, mx, rms_norm, topk
 from flycc.kernels.common.spec import KernelSpec, Launch
 from flycc.kernels.mx import pack
 from flycc.tuning import modelled_attention
+from flycc.tuning.modelled_attention import AnyProblem
 
 Problem: TypeAlias = (
     GemmProblem
@@ -124,32 +126,60 @@ def total(predictions: list[Prediction]) -> Interval:
 def _modelled(problem: Problem, config: Config, floor: Floor) -> tuple[Prediction, ...]:
     if isinstance(problem, GemmProblem | ScaledGemmProblem):
         return _products(problem, config, floor)
-    if isinstance(problem, SdpaBackwardProblem):
-        return tuple(_gradients(problem, step, floor) for step in config)  # type: ignore[union-attr]
+    if isinstance(problem, SdpaProblem | SdpaBackwardProblem):
+        found = modelled_attention.launches(problem, config)  # type: ignore[arg-type]
+        return tuple(_attention(problem, step, floor) for step in found)
     return tuple(predicted(step, floor) for step in steps(problem, config))
 
 
-def _gradients(problem: SdpaBackwardProblem, step: attention.BackwardStep, floor: Floor) -> Prediction:
-    """A launch of attention's gradients, by workgroups that do as much as its on average."""
-    whole = _attending(modelled_attention.gradients(problem, step))
-    made = modelled_attention.average(problem, step, _TURNS)
-    if made is None:
+@lru_cache(maxsize=1024)
+def _attention(
+    problem: AnyProblem,
+    step: attention.Step,
+    floor: Floor,
+) -> Prediction:
+    """A launch of attention. Workgroups that all walk through as many tiles are modelled by some that walk through
+    fewer; else, by some of the lengths there are."""
+    whole = _attending(problem, step)
+    if not attention.walks(step):
         return predicted(whole, floor)
-    one, left_out = made
-    trace = _trace(_attending(one))
+    forward = modelled_attention.of_forward(problem)
+    lengths = attention.walked(forward, step, *modelled_attention.band(forward))
+    if lengths.min() < lengths.max():
+        return _walking(problem, step, lengths, floor)
+    if forward.lower or forward.upper:
+        return predicted(whole, floor)
+    short, left_out = modelled_attention.shortened(problem, step, _TURNS)
+    trace = _trace(_attending(short, step))
     turns = loop_turns(trace)
     if turns is None or (left_out and turns < _APART):
         return predicted(whole, floor)
-    reuse = None
-    if problem.forward.upper:  # a tile a head shares nothing with its neighbours
-        without = SdpaBackwardProblem(replace(problem.forward, upper=False))
-        found = _gradients(without, step, floor).bytes
-        reuse = Reuse(1 - found["mall"] / found["l2"], 1 - found["hbm"] / found["mall"], "as without a band")
-    grid = step.launch.grid
-    return predict(_moved(trace, grid), grid, turns=turns + left_out, floor=floor, reuse=reuse)
+    return predict(trace, step.launch.grid, turns=turns + left_out, floor=floor)
 
 
-def _attending(one: modelled_attention.Attending) -> Step:
+def _walking(
+    problem: AnyProblem,
+    step: attention.Step,
+    lengths: np.ndarray,
+    floor: Floor,
+) -> Prediction:
+    """A launch of attention whose workgroups walk through so many tiles each. With an upper end alone an XCD fetches
+    as much as without: what some of the workgroups need."""
+    grid, reuse = step.launch.grid, None
+    traced = [(number, 0, 0) for number in representative(lengths)]
+    if modelled_attention.of_forward(problem).lower:
+        traced = sorted({*traced, *neighbours(grid)})
+    else:
+        without = modelled_attention.changed(problem, upper=False)
+        all_ = attention.walked(modelled_attention.of_forward(without), step, None, None)
+        share = float(lengths.mean() / all_.mean())
+        reuse = _attention(without, step, floor).reuse.of_fewer(share, "misses as without a band")
+    trace = _trace(_attending(problem, step), traced)
+    return predict(trace, grid, lengths=lengths, floor=floor, reuse=reuse)
+
+
+def _attending(problem: AnyProblem, step: attention.Step) -> Step:
+    one = modelled_attention.attending(problem, step)
     return Step(one.spec, one.launch, one.buffers, one.numbers)
 
 
@@ -161,11 +191,9 @@ def steps(problem: Problem, config: Config) -> list[Step]:
         return [_gemm(problem, config)]
     if isinstance(problem, GroupedGemmProblem):
         return [_grouped(problem, config, equal_groups(problem))]
-    if isinstance(problem, SdpaProblem):
+    if isinstance(problem, SdpaProblem | SdpaBackwardProblem):
         found = modelled_attention.launches(problem, config)  # type: ignore[arg-type]
-        return [_attending(one) for one in found]
-    if isinstance(problem, SdpaBackwardProblem):
-        return [_attending(modelled_attention.gradients(problem, step)) for step in config]  # type: ignore[union-attr]
+        return [_attending(problem, step) for step in found]
     return _norm(problem, config) if isinstance(problem, RmsNormProblem) else _selection(problem, config)
 
 
@@ -514,8 +542,8 @@ def _selection(problem: Any, config: Any) -> list[Step]:
     return steps
 
 
-def _trace(step: Step) -> Trace:
-    """What the representative workgroups of a launch execute."""
+def _trace(step: Step, workgroups: Sequence[tuple[int, int, int]] | None = None) -> Trace:
+    """What workgroups of a launch execute, by default the representative ones."""
     compiled = codegen.compile_kernel(step.spec)
     kernel = emulator.load(compiled.elf).kernels[compiled.symbol]
     memory, recorder = emulator.Memory(), Recorder()
@@ -535,7 +563,7 @@ def _trace(step: Step) -> Trace:
             step.launch.block,
             step.spec.kernarg.pack({**pointers, **step.numbers}),
             memory,
-            workgroups=neighbours(step.grid),
+            workgroups=neighbours(step.grid) if workgroups is None else workgroups,
             observers=(recorder,),
             max_instructions=most,
         )

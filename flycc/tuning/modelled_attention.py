@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
 
 from flycc.contracts.sdpa import SdpaBackwardProblem, SdpaProblem
 from flycc.kernels import attention
-from flycc.kernels.attention.features import BAND_LIMIT, band
+from flycc.kernels.attention.features import band as clamped
 from flycc.kernels.common.spec import KernelSpec, Launch
+
+AnyProblem: TypeAlias = SdpaProblem | SdpaBackwardProblem
 
 _BYTES = {"bf16": 2, "f16": 2, "f32": 4, "bool": 1, "none": 0}
 
@@ -23,76 +27,64 @@ class Attending:
     numbers: dict[str, int | float]
 
 
-def launches(
-    problem: SdpaProblem, config: attention.SdpaConfig | attention.WideConfig | attention.DecodeConfig
-) -> list[Attending]:
-    """The launches that compute `problem` under `config`. A band with an upper end alone is causal, with the last query
-    and key together; its lower end is 1,024 keys before."""
+def band(problem: SdpaProblem) -> tuple[int | None, int | None]:
+    """`lower` and `upper` that are modelled. An upper end is that of causal attention, with the last query and key
+    together, but the first query sees the first key; the lower end is 1,024 keys before the last query's."""
     keys, queries = (size if isinstance(size, int) else 1 for size in (problem.keys, problem.queries))
-    upper = keys - queries if problem.upper else None
-    lower = keys - queries - 1024 if problem.lower else None
-    sizes, numbers = _operands(problem, lower, upper)
-    numbers = {name: number for name, number in numbers.items() if name in attention.FORWARD.names}
-    found = []
-    for step in attention.steps(problem, config, lower, upper):
-        spec = attention.step_kernel(problem, step)
-        buffers = {name: {**sizes, "partial": 4 * step.partial}[name] for name in spec.kernarg.pointers}
-        found.append(Attending(spec, step.launch, buffers, step.numbers(numbers)))
-    return found
+    upper = max(keys - queries, 0) if problem.upper else None
+    return keys - queries - 1024 if problem.lower else None, upper
 
 
-def gradients(
-    problem: SdpaBackwardProblem, step: attention.BackwardStep, upper: int | None = None
-) -> Attending:
-    """A launch of the gradients. A band is as in `launches`, but the first query sees the first key; `upper`, if given,
-    is its upper end."""
-    forward = problem.forward
-    keys, queries = (size if isinstance(size, int) else 1 for size in (forward.keys, forward.queries))
-    if forward.upper and upper is None:
-        upper = max(keys - queries, 0)
-    lower = keys - queries - 1024 if forward.lower else None
-    sizes, numbers = _operands(forward, lower, upper)
-    spec = attention.backward_kernel(problem, step.config)
-    buffers = {name: sizes[name] for name in spec.kernarg.pointers}
-    given = {name: numbers[name] for name in spec.kernarg.names if name not in buffers}
-    return Attending(spec, step.launch, buffers, given)
+def launches(
+    problem: AnyProblem,
+    config: attention.SdpaConfig
+    | attention.WideConfig
+    | attention.DecodeConfig
+    | Sequence[attention.BackwardStep],
+) -> list[attention.Step]:
+    """The launches that compute `problem` under `config`."""
+    if isinstance(problem, SdpaBackwardProblem):
+        return list(config)  # type: ignore[arg-type]
+    return list(attention.steps(problem, config, *band(problem)))  # type: ignore[arg-type]
 
 
-def average(
-    problem: SdpaBackwardProblem, step: attention.BackwardStep, most: int
-) -> tuple[Attending, int] | None:
-    """A launch of dK and dV, or of dQ, of which all workgroups do as much as one of `step` on average, but for the
-    other turns of their loops; these are left out if there are more than `most`. None where they are not alike.
+def attending(problem: AnyProblem, step: attention.Step) -> Attending:
+    """What a launch needs."""
+    forward = of_forward(problem)
+    sizes, numbers = _operands(forward, *band(forward))
+    if isinstance(step, attention.BackwardStep):
+        assert isinstance(problem, SdpaBackwardProblem)
+        spec = attention.backward_kernel(problem, step.config)
+        given = {name: numbers[name] for name in spec.kernarg.names if name not in spec.kernarg.pointers}
+    else:
+        spec = attention.step_kernel(forward, step)
+        given = step.numbers({name: numbers[name] for name in attention.FORWARD.names if name in numbers})
+        sizes["partial"] = 4 * step.partial
+    return Attending(spec, step.launch, {name: sizes[name] for name in spec.kernarg.pointers}, given)
 
-    Where there is an upper end, a launch of a tile of rows a head: what the last of a head's tiles does, with less to
-    walk through; in that of dK and dV all pairs are seen, as most are. That workgroups which take longest start first
-    and the others fill up is taken for granted.
-    """
-    forward, config = problem.forward, step.config
-    of_keys = config.what == "dkv"
-    walked, own = ("queries", "keys") if of_keys else ("keys", "queries")
-    size, rows = getattr(forward, walked), getattr(forward, own)
+
+def of_forward(problem: AnyProblem) -> SdpaProblem:
+    """The problem, or the one whose gradients it is."""
+    return problem.forward if isinstance(problem, SdpaBackwardProblem) else problem
+
+
+def changed(problem: AnyProblem, **sizes: Any) -> AnyProblem:
+    """The problem with other fields."""
+    if isinstance(problem, SdpaBackwardProblem):
+        return SdpaBackwardProblem(replace(problem.forward, **sizes))
+    return replace(problem, **sizes)
+
+
+def shortened(problem: AnyProblem, step: attention.Step, most: int) -> tuple[AnyProblem, int]:
+    """A problem without a band whose workgroups, as many, make no more than `most` turns each, or one for each head of
+    a group, and how many fewer."""
+    forward, of_keys = of_forward(problem), step.what == "dkv"
+    walked = "queries" if of_keys else "keys"
     repeated = forward.heads // forward.kv_heads if of_keys else 1  # type: ignore[operator]
-    if config.what == "delta" or forward.lower:
-        return None
-    turns = math.ceil(size / config.tile)
-    launch = step.launch
-    if forward.upper:
-        beyond = max(forward.keys - forward.queries, 0)  # type: ignore[operator]
-        starts = range(0, rows, config.rows)
-        seen = [
-            size - max(0, start - beyond) if of_keys else min(size, start + config.rows + beyond)
-            for start in starts
-        ]
-        turns = max(round(sum(seen) / len(seen) / config.tile), config.rows // config.tile)
-        rows = min(rows, config.rows)
-        launch = Launch((launch.grid[0] // len(starts), 1, 1), launch.block)
-    traced = min(turns, max(-(-most // repeated), config.rows // config.tile + most // 2))
-    end = size % config.tile if not forward.upper else 0
-    short = replace(forward, **{walked: traced * config.tile - (-end % config.tile), own: rows})
-    left_out = (turns - traced) * repeated
-    upper = BAND_LIMIT if forward.upper and of_keys else None
-    return gradients(SdpaBackwardProblem(short), attention.BackwardStep(config, launch), upper), left_out
+    size, tile = getattr(forward, walked), step.config.tile  # type: ignore[union-attr]
+    turns = math.ceil(size / tile)
+    traced = min(turns, math.ceil(most / repeated))
+    return changed(problem, **{walked: traced * tile - (-size % tile)}), (turns - traced) * repeated
 
 
 def _operands(
@@ -141,7 +133,7 @@ def _operands(
             for i, axis in enumerate(("batch", "head", "query", "key"))
         },
         **{"batch": batch, "heads": heads, "group": heads // kv_heads, "queries": queries, "keys": keys},
-        **{"head_dim": head_dim, "value_dim": value_dim, "lower": band(lower), "upper": band(upper)},
+        **{"head_dim": head_dim, "value_dim": value_dim, "lower": clamped(lower), "upper": clamped(upper)},
         **{"threshold": 0, "scale": head_dim**-0.5, "softcap": 1.0, "inverse_keep": 1.0},
     }
     return sizes, numbers

@@ -16,6 +16,7 @@ from flycc.kernels.attention.decode_kernarg import COMBINE, DECODE
 from flycc.kernels.attention.kernarg import FORWARD
 from flycc.kernels.attention.plan import ForwardStep, chosen, plan, steps
 from flycc.kernels.attention.variant import SdpaVariant
+from flycc.kernels.attention.walked import Step, walked, walks
 from flycc.kernels.common.spec import KernelSpec
 
 __all__ = [
@@ -28,6 +29,7 @@ __all__ = [
     "DecodeConfig",
     "ForwardStep",
     "SdpaConfig",
+    "Step",
     "WideConfig",
     "backward_kernel",
     "choose",
@@ -38,6 +40,8 @@ __all__ = [
     "plan_backward",
     "step_kernel",
     "steps",
+    "walked",
+    "walks",
 ]
 
 _HERE = Path(__file__).parent

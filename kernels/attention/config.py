@@ -96,6 +96,11 @@ class WideConfig:
         """Of a workgroup."""
         return self.waves // 2 * WAVE_QUERIES
 
+    @property
+    def tile(self) -> int:
+        """Keys of a tile: rows of an MFMA's results."""
+        return WAVE_QUERIES
+
     def __str__(self) -> str:
         return f"wide{self.head_dim}_{self.value_dim}"
 

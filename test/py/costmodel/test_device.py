@@ -113,7 +113,7 @@ def test_turns_left_out_do_not_matter() -> None:
     made = programs(product, MI350, 2)
     assert shorten(made, MI350) is not None
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("flycc.costmodel.device.shorten", lambda *_: None)
+        patch.setattr("flycc.costmodel.launch.shorten", lambda *_: None)
         everything = predict(product)
     assert few.by_hypothesis == pytest.approx(everything.by_hypothesis, rel=0.02)
     assert few.bytes == pytest.approx(everything.bytes)

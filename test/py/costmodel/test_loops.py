@@ -28,7 +28,7 @@ def both(traced: Trace) -> tuple[Prediction, Prediction]:
     """As it is, and with nothing left out."""
     few = predict(traced)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("flycc.costmodel.device.shorten", lambda *_: None)
+        patch.setattr("flycc.costmodel.launch.shorten", lambda *_: None)
         return few, predict(traced)
 
 

@@ -33,7 +33,7 @@ def pace_us(m: int, n: int, short: int, long: int) -> float:
 def test_clock_gives_the_published_pace(m: int, n: int, short: int, long: int) -> None:
     """On 128 and 256 compute units, one workgroup each; within 5 %, half of what the model allows itself."""
     workgroups = (m // 256) * (n // 256)
-    link = supply(MI350, POWER, POWER.peak_ghz, workgroups, Reuse(1, 1)).link
+    link = supply(MI350, POWER, POWER.peak_ghz, active_cus(MI350, workgroups), Reuse(1, 1)).link
     clk = STEP_BYTES * link
     activity = STEP_MFMA_CLK / clk * active_cus(MI350, workgroups) / MI350.cus
     assert clk / POWER.ghz(activity) / 1e3 == pytest.approx(pace_us(m, n, short, long), rel=0.05)
@@ -41,7 +41,7 @@ def test_clock_gives_the_published_pace(m: int, n: int, short: int, long: int) -
 
 def test_operand_path_gives_the_published_pace_of_the_whole_device() -> None:
     """1.391 us, fitted by others to that kernel at full occupancy: within 5 %."""
-    link = supply(MI350, OPERAND, OPERAND.peak_ghz, 256, Reuse(1, 1)).link
+    link = supply(MI350, OPERAND, OPERAND.peak_ghz, 256.0, Reuse(1, 1)).link
     assert STEP_BYTES * link / OPERAND.ghz(1.0) / 1e3 == pytest.approx(1.391, rel=0.05)
 
 

@@ -101,3 +101,8 @@ def test_neighbours(grid: Extent, expected: list[Extent]) -> None:
 def test_shares_are_shares(shares: tuple[float, float]) -> None:
     with pytest.raises(ValueError, match="a share of 0 to 1 is accepted"):
         Reuse(*shares)
+
+
+def test_the_same_misses_of_fewer_lines() -> None:
+    assert Reuse(0.75, 0.5).of_fewer(0.5, "half") == Reuse(0.5, 0.5, "half")
+    assert Reuse(0.25, 0.5).of_fewer(0.5, "half") == Reuse(0.0, 0.5, "half")  # all that there are

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from micro import loop, trace
 
-from flycc.costmodel import MI350, Prediction, neighbours, predict
+from flycc.costmodel import MI350, Prediction, neighbours, predict, representative
 from flycc.costmodel.dispatch import Dispatch
 from flycc.costmodel.streams import programs
 from flycc.emulator.trace import Trace
@@ -86,10 +87,11 @@ def test_every_workgroup_goes_to_a_compute_unit() -> None:
     lines = split(1)
     made = programs(trace(lines, grid=2), MI350, 4)
     dispatch = Dispatch(made, (1000, 1, 1), 1, MI350)
-    got, ends = dispatch.schedule
-    assert sum(map(len, got)) == 1000
-    per_xcd = np.array(ends).reshape(MI350.xcds, -1)
-    work = np.array([sum(dispatch.work[i] for i in order) for order in got]).reshape(MI350.xcds, -1)
+    dealt = dispatch.schedule
+    assert np.bincount(dealt.cu, minlength=MI350.cus).sum() == 1000
+    per_xcd = dealt.ends.reshape(MI350.xcds, -1)
+    each = [dispatch.work[min(number, 1)] for number in range(1000)]
+    work = np.bincount(dealt.cu, each, MI350.cus).reshape(MI350.xcds, -1)
     assert per_xcd == pytest.approx(work)  # one at a time
     assert np.all(per_xcd.max(axis=1) <= work.mean(axis=1) + max(dispatch.work.values()))
 
@@ -107,3 +109,67 @@ def test_the_largest_grid() -> None:
     found: Prediction = predict(trace(["s_nop 3"]), ((1 << 31) - 1, 1, 1))
     assert found.workgroups == (1 << 31) - 1
     assert found.clk > (1 << 31) / MI350.cus / 32 * MI350.wave_restart_clk
+
+
+def known(lines: list[str], lengths: list[int], lds: int = 32768) -> Prediction:
+    """From a few traced workgroups and the lengths of all."""
+    some = trace(lines, grid=len(lengths), workgroups=representative(lengths), lds=lds)
+    return predict(some, lengths=lengths)
+
+
+@pytest.mark.parametrize(
+    ("grid", "lds", "within"), [(256, 32768, 0.0), (1024, 160 * 1024, 0.0), (1024, 32768, 0.03)]
+)
+def test_lengths_give_what_all_workgroups_traced_give(grid: int, lds: int, within: float) -> None:
+    """To the clock where a compute unit has one workgroup at a time; within 3 % where four share it unequally."""
+    few, every = (
+        known(growing(), list(range(1, grid + 1)), lds),
+        predict(trace(growing(), grid=grid, lds=lds)),
+    )
+    assert few.clk == pytest.approx(every.clk, rel=within)
+    assert any("within 0.0%" in note for note in few.notes)
+
+
+def test_equal_lengths_are_no_lengths() -> None:
+    lines = ["s_movk_i32 s20, 30", *loop(BODY)]
+    whole = traced(lines, 700)
+    assert predict(whole, lengths=[30] * 700) == predict(whole)
+
+
+@pytest.mark.parametrize(("of_fourth", "straight"), [(4, True), (6, False)])
+def test_what_a_line_misses_is_added_to_the_interval(of_fourth: int, straight: bool) -> None:
+    """1, 4 and 8 turns are linear in lengths 1, 4 and 8, and not in 1, 6 and 8."""
+    lengths = [1, 2, 3, of_fourth, 7, 7, 8, 8]
+    found = predict(trace(growing(), grid=8, workgroups=[0, 3, 7]), lengths=lengths)
+    below = 1 - found.device_us.low / min(found.by_hypothesis.values())
+    above = found.device_us.high / max(found.by_hypothesis.values()) - 1
+    assert below == pytest.approx(above)
+    assert above == pytest.approx(0.1) if straight else above > 0.15
+
+
+@pytest.mark.parametrize("lengths", [[1, 2], [1, 2, 3, -1], [1.0, 2.0, 3.0, 4.0], [[1, 2], [3, 4]]])
+def test_lengths_that_are_none(lengths: list) -> None:
+    with pytest.raises(ValueError, match=r"lengths: got .* for each of the 4 workgroups"):
+        predict(trace(growing(), grid=4), lengths=lengths)
+
+
+def test_lengths_that_do_not_apply() -> None:
+    with pytest.raises(ValueError, match="all of length 3"):
+        predict(trace(growing(), grid=4, workgroups=[2]), lengths=[1, 2, 3, 4])
+    with pytest.raises(ValueError, match="one of the two"):
+        predict(trace(growing(), grid=4), lengths=[1, 2, 3, 4], turns=5)
+
+
+@pytest.mark.parametrize(
+    ("lengths", "chosen"),
+    [
+        ([7, 7, 7], [7]),
+        ([2, 4], [2, 4]),
+        (range(128, 0, -4), [4, 32, 64]),
+        (range(1, 11), [1, 5, 10]),
+        ([100, 90, 80, 110], [80, 90, 100]),
+        ([3, 200], [3, 200]),
+    ],
+)
+def test_those_to_trace(lengths: Sequence[int], chosen: list[int]) -> None:
+    assert [lengths[number] for number in representative(list(lengths))] == chosen

@@ -1,0 +1,98 @@
+"""Modelled attention: how far workgroups walk is known, and some stand for all of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from flycc import codegen, emulator
+from flycc.contracts import SdpaBackwardProblem, SdpaProblem
+from flycc.costmodel import MI350
+from flycc.costmodel.streams import programs
+from flycc.emulator.trace_recorder import Recorder
+from flycc.kernels import attention
+from flycc.tuning import modelled_attention
+from flycc.tuning.modelled import Step, model, predicted, steps, total
+
+
+def _plan(problem: SdpaProblem | SdpaBackwardProblem) -> tuple[attention.Step, ...]:
+    """All launches but that of delta."""
+    if isinstance(problem, SdpaProblem):
+        found = attention.plan(problem, *modelled_attention.band(problem))
+    else:
+        found = attention.plan_backward(problem)
+    assert isinstance(found, tuple)
+    return tuple(step for step in found if step.what != "delta")
+
+
+def _macs(step: Step) -> np.ndarray:
+    """Multiply-adds of each workgroup, all of which run."""
+    compiled = codegen.compile_kernel(step.spec)
+    kernel = emulator.load(compiled.elf).kernels[compiled.symbol]
+    memory, recorder = emulator.Memory(), Recorder()
+    pointers = {
+        name: memory.register(np.zeros(size, np.uint8)) if size else 0 for name, size in step.buffers.items()
+    }
+    packed = step.spec.kernarg.pack({**pointers, **step.numbers})
+    emulator.launch(kernel, step.launch.grid, step.launch.block, packed, memory, observers=(recorder,))
+    made = {program.workgroup[0]: program.macs for program in programs(recorder.trace(), MI350, 1)}
+    return np.array([made[number] for number in range(step.launch.grid[0])])
+
+
+@pytest.mark.parametrize("lower", [True, pytest.param(False, marks=pytest.mark.nightly)])
+def test_how_far_workgroups_walk(lower: bool) -> None:
+    """The MFMAs that each of some 12 workgroups executes are linear in the turns that it is said to make: forward, and
+    of both gradients, of a group of two heads, with rows that fill no tile. The lower end is above the last queries."""
+    forward = SdpaProblem("bf16", 1, 2, 1, 760, 1290, 32, 32, lower=lower, upper=True, lse=True)
+    for problem in (forward, SdpaBackwardProblem(forward)):
+        for step in _plan(problem):
+            lengths = attention.walked(forward, step, *modelled_attention.band(forward))
+            one = modelled_attention.attending(problem, step)
+            macs = _macs(Step(one.spec, one.launch, one.buffers, one.numbers))
+            least, most = lengths.argmin(), lengths.argmax()
+            assert lengths[least] < lengths[most]
+            each = (macs[most] - macs[least]) / (lengths[most] - lengths[least])
+            assert each > 0
+            assert macs == pytest.approx(macs[least] + (lengths - lengths[least]) * each), step.what
+
+
+def _problem(length: int, *, upper: bool = False) -> SdpaBackwardProblem:
+    return SdpaBackwardProblem(SdpaProblem("bf16", 4, 16, 16, length, length, 64, 64, upper=upper, lse=True))
+
+
+def _of_q(problem: SdpaBackwardProblem) -> tuple[attention.Step, ...]:
+    """The launch that makes the gradient of Q."""
+    return tuple(step for step in _plan(problem) if step.what == "dq")
+
+
+def test_turns_left_out_count() -> None:
+    """As if the whole launch were traced; what the model is unsure of is more than what they differ by."""
+    problem = _problem(2048)
+    plan = _of_q(problem)
+    (whole,) = map(predicted, steps(problem, plan))
+    (short,) = model(problem, plan)
+    assert short.device_us.typical == pytest.approx(whole.device_us.typical, rel=0.05)
+    assert short.flops == pytest.approx(whole.flops)
+
+
+@pytest.mark.nightly
+def test_an_upper_end_saves_work() -> None:
+    """Of half of all pairs the masked tiles beyond: (2048 + 256) / 2 of 2048 keys."""
+    whole, causal = (_problem(2048, upper=upper) for upper in (False, True))
+    flops = [model(problem, _of_q(problem))[0].flops for problem in (whole, causal)]
+    assert flops[1] / flops[0] == pytest.approx((2048 + 256) / 2 / 2048, rel=0.01)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("length", [1024, 4096])
+def test_causal_attention_has_no_higher_rate(length: int) -> None:
+    """Half of the pairs take at least half of the time, but for 3 %: the clock may be higher while some have ended."""
+    whole = SdpaProblem("bf16", 16, 16, 16, length, length, 64, 64)
+    us = []
+    for problem in (whole, replace(whole, upper=True)):
+        config = attention.chosen(problem)
+        assert isinstance(config, attention.SdpaConfig)
+        us.append(total(model(problem, config)).typical)
+    assert us[1] >= us[0] / 2 * 0.97
