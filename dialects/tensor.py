@@ -16,6 +16,8 @@ Dims = tuple[Dim, ...]
 SHAPE_ATTR = "flycc.shape"
 #: Array attribute of such arrays on an op with several results, empty for what is not a tensor.
 SHAPES_ATTR = "flycc.shapes"
+#: String attribute of an op, or function argument, whose result is an integer that only the run knows: its expression.
+SIZE_ATTR = "flycc.size"
 
 _VTENSOR = re.compile(r"!torch\.vtensor<\[(?P<dims>[\d?,]*)\],(?P<dtype>\w+)>")
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import reduce
+from dataclasses import dataclass
 
 from torch_mlir import ir
 
 from flycc.dialects.sdpa import MASKS
-from flycc.dialects.tensor import Dims, broadcast, contradict, same, same_dims, show, stamped
-from flycc.passes.attention_masks import Band, Banded, known_mask
+from flycc.dialects.tensor import Dims, broadcast, contradict, same_dims, show, stamped
+from flycc.passes.attention_masks import known_mask
+from flycc.passes.linear_sizes import Linear, linear, size_symbols, value_of
+from flycc.passes.mask_values import Band
 from flycc.passes.new_ops import new_op, viewed, widened
 from flycc.passes.seen_through import sizes
 from flycc.passes.torch_ir import new_constant
@@ -24,50 +26,107 @@ def mask_options(masks: Sequence[Mask], scores: Dims, before: ir.Operation) -> d
     """`lower`, `upper` and `mask` of `flycc.sdpa` for `masks`, as new ops in front of `before`.
 
     A mask that is known to be a band is not loaded, unless a query may see nothing and the program then gives it
-    equal weights of everything, which a band does not say. Raises Unlike.
+    equal weights of everything, which a band does not say. One that is known to hide what is outside of a band is
+    loaded, and the band says which keys need not be looked at. Raises Unlike.
     """
-    bands = [_band(mask) for mask in masks]
-    band = reduce(Band.__and__, (found[0] for found in bands if found is not None), Band())
-    loaded = [
-        mask
-        for mask, found in zip(masks, bands, strict=True)
-        if found is None or (found[1] > -_INFINITY and not _always_sees(band, scores))
-    ]
-    if len(loaded) > sum(found is None for found in bands):
-        kept = [found[0] for mask, found in zip(masks, bands, strict=True) if found and mask not in loaded]
-        band = reduce(Band.__and__, kept, Band())
-    limits = {"lower": band.lower, "upper": band.upper}
-    options = {name: new_constant(limit, before) for name, limit in limits.items() if limit is not None}
+    _check_fills([mask.fill for mask in masks if mask.fill is not None])
+    lengths = linear(scores[-2]), linear(scores[-1])
+    found = [_part(mask) for mask in masks]
+    # Beside a mask of which nothing is known any query may see nothing.
+    wholes = [part.band for part in found if part is not None and part.whole]
+    sees = len(wholes) == len(masks) and _sees_a_key(wholes, lengths, size_symbols(before))
+    band, options, loaded = Band(), dict[str, ir.Value](), list[Mask]()
+    for mask, part in zip(masks, found, strict=True):
+        limits = None
+        if part is not None and (sees or part.fill == -_INFINITY):
+            both = band & part.band.within(*lengths)
+            limits = None if both is None else _limits(both, before)
+            band = band if both is None or limits is None else both
+        options = options if limits is None else limits
+        if part is None or limits is None or not part.whole:
+            loaded.append(mask)
     return options | _loaded(loaded, scores, before)
 
 
-def _band(mask: Mask) -> tuple[Band, float] | None:
-    """The keys that `mask` leaves, if they are a band, and what the scores of others become."""
+def _check_fills(fills: Sequence[float]) -> None:
+    """Scores take the numbers of several fills, from the last to the first, as `_loaded` has it."""
+    if len({fill for fill in fills if fill > -_INFINITY}) > 1 or list(fills) != sorted(fills):
+        given = ", ".join(f"{fill:g}" for fill in reversed(fills))
+        raise Unlike(
+            "mask", f"masked scores become {given}, one after the other; one number but for -inf is needed"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A band outside of which a mask leaves no key, and what the scores of others become.
+
+    `whole`: it leaves all keys in the band.
+    """
+
+    band: Band
+    fill: float
+    whole: bool
+
+
+def _limits(band: Band, before: ir.Operation) -> dict[str, ir.Value] | None:
+    """The limits that there are; None where one is no value of the graph."""
+    values = {}
+    for name, limit in (("lower", band.lower), ("upper", band.upper)):
+        if limit is not None:
+            value = value_of(limit, before)
+            if value is None:
+                return None
+            values[name] = value
+    return values
+
+
+def _part(mask: Mask) -> _Part | None:
+    """What is known of `mask`."""
     known, shape = known_mask(mask.value), sizes(mask.value)
-    if known is None or len(shape) < 2 or not same_dims(shape[-2:], mask.scores[-2:]):
+    if known is None:
         return None
     if mask.fill is not None:
-        band, fill = known.where(lambda x: bool(x) is not mask.banned), mask.fill
+        seen, fill = not mask.banned, mask.fill
+        band = known.where(lambda x: bool(x) is seen)
+        hidden = bool(known.outside) is not seen
     else:
-        band, fill = known.where(lambda x: x == 0), _lowest(known)
-    return None if band is None or fill > LOWEST_SCORE else (band, fill)
+        fill = known.outside if known.inside is None or known.outside != 0 else known.inside
+        band = known.where(lambda x: x == 0)
+        hidden = known.outside != 0
+    part = _Part(known.band, fill, False) if band is None and hidden else None
+    if band is not None:
+        part = _Part(band, fill, True)
+    if part is None or (part.fill > LOWEST_SCORE and part.band != Band()):
+        return None
+    aligned = len(shape) >= 2 and same_dims(shape[-2:], mask.scores[-2:])
+    return part if aligned or part.band == Band() else None
 
 
-def _lowest(known: Banded) -> float:
-    """What a mask of numbers adds where it does not add 0."""
-    return known.inside if known.outside == 0 else known.outside
-
-
-def _always_sees(band: Band, scores: Dims) -> bool:
-    """Whether every query provably sees a key."""
-    if band.upper is not None and band.upper < 0:
+def _sees_a_key(
+    bands: Sequence[Band], lengths: tuple[Linear | None, Linear | None], sizes_: frozenset[str]
+) -> bool:
+    """Whether every query provably sees a key that is in all bands; `sizes_` are symbols that are not negative."""
+    band: Band | None = Band()
+    for each in bands:
+        band = band and band & each
+    if band is None:
         return False
-    return band.lower is None or (band.lower <= 0 and same(scores[-2], scores[-1]))
+    lower, upper = band.lower, band.upper
+    if upper is not None and not upper.is_at_least(0, sizes_):
+        return False
+    if lower is None:
+        return True
+    queries, keys = lengths
+    if queries is None or keys is None or not keys.plus(queries, -1).plus(lower, -1).is_at_least(0, sizes_):
+        return False  # the last query might not see even the last key
+    return upper is None or upper.plus(lower, -1).is_at_least(0, sizes_)
 
 
 def _loaded(masks: Sequence[Mask], scores: Dims, before: ir.Operation) -> dict[str, ir.Value]:
     seen: ir.Value | None = None
     added: ir.Value | None = None
+    banned: ir.Value | None = None
     for mask in masks:
         value = _in_place(mask, scores, before)
         tensor = stamped(value)
@@ -79,10 +138,12 @@ def _loaded(masks: Sequence[Mask], scores: Dims, before: ir.Operation) -> dict[s
             value = _not(value, before) if mask.banned else value
             seen = value if seen is None else _pointwise("logical_and", seen, value, before)
         else:
-            banned = value if mask.banned else _not(value, before)
-            lowest = new_constant(_LOWEST, before)
-            value = new_op("mul.Scalar", [widened(banned, before), lowest], tensor.dims, "f32", before)
-            added = value if added is None else _pointwise("add.Tensor", added, value, before)
+            value = value if mask.banned else _not(value, before)
+            banned = value if banned is None else _pointwise("logical_or", banned, value, before)
+    if banned is not None:
+        lowest = new_constant(_LOWEST, before)
+        value = new_op("mul.Scalar", [widened(banned, before), lowest], sizes(banned), "f32", before)
+        added = value if added is None else _pointwise("add.Tensor", added, value, before)
     if seen is not None and added is not None:
         condition, other = stamped(seen), stamped(added)
         assert condition is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -15,7 +16,7 @@ from flycc.dialects.tensor import Dims, contradict, same_dims, show, stamped
 from flycc.passes.mask_operands import mask_options
 from flycc.passes.matching import match, replace
 from flycc.passes.torch_ir import constant, is_none, nested_ops, new_constant, operator_name
-from flycc.passes.written_attention import SOFTMAXES, Unlike, read_attention
+from flycc.passes.written_attention import SOFTMAXES, Mask, Unlike, read_attention
 
 
 def match_sdpa(module: ir.Operation) -> None:
@@ -98,21 +99,26 @@ class _Attention:
             raise Unlike("scale", "it follows from a head dim that only the run knows")
         return new_constant(head_dim**-0.5, before)
 
-    def mask(self) -> dict[str, ir.Value]:
+    def masks(self) -> list[Mask]:
         """The mask, if there is one."""
         mask = self.given.get("mask")
         if mask is None:
-            return {}
-        tensor, query, key = stamped(mask), self.dims("query"), self.dims("key")
+            return []
+        tensor = stamped(mask)
         if tensor is None or tensor.dtype not in MASKS:
             raise Unlike(
                 "mask",
                 f"the mask is {mask.type if tensor is None else tensor.dtype}; it must be bool or a float",
             )
-        fault = mask_fault(tensor.dims, (*query[:3], key[2]))
+        fault = mask_fault(tensor.dims, self.scores)
         if fault is not None:
             raise Unlike("mask", fault)
-        return {"mask": mask}
+        return [Mask(mask, self.scores, -math.inf if tensor.dtype == "i1" else None)]
+
+    @property
+    def scores(self) -> Dims:
+        """The shape of the scores."""
+        return (*self.dims("query")[:3], self.dims("key")[2])
 
     def upper(self, before: ir.Operation) -> dict[str, ir.Value]:
         """The last key that a query sees, where there is one: the query's own with `is_causal`."""
@@ -210,7 +216,10 @@ def _raise(op: ir.Operation, attention: _Attention, given: Mapping[str, ir.Value
     named = ("query_documents", "key_documents", "slopes", "lower")
     options = {name: given[name] for name in named if name in given}
     options |= {"seed": given["seed"]} if dropout_p else {}
-    options |= attention.mask() | attention.upper(op)
+    options |= attention.upper(op)
+    masks = attention.masks()
+    has_band = not options.keys().isdisjoint(("lower", "upper"))
+    options |= {"mask": masks[0].value} if has_band and masks else mask_options(masks, attention.scores, op)
     numbers = {"softcap": float(softcap), "dropout_p": float(dropout_p)}
     scale = attention.scale(op)
     if "grad" in given:

@@ -104,3 +104,17 @@ def new_size(value: ir.Value, dim: int, before: ir.Operation) -> ir.Value:
             ip=ir.InsertionPoint(before),
         )
     return op.results[0]
+
+
+def new_sum(value: ir.Value, number: int, before: ir.Operation) -> ir.Value:
+    """An integer and a number."""
+    if not number:
+        return value
+    with before.context, before.location:
+        op = ir.Operation.create(
+            "torch.aten.add.int",
+            [ir.Type.parse("!torch.int")],
+            [value, new_constant(number, before)],
+            ip=ir.InsertionPoint(before),
+        )
+    return op.results[0]

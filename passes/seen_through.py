@@ -13,9 +13,10 @@ _RESHAPES = (
     *("aten.unsqueeze", "aten.squeeze.dim", "aten.squeeze.dims"),
 )
 _COPIES = ("aten.clone", "aten.alias", "aten.detach", "aten.contiguous")
-_TRANSPOSES = ("aten.permute", "aten.transpose.int", "aten.t")
+#: Operators that change the order of dimensions.
+TRANSPOSES = ("aten.permute", "aten.transpose.int", "aten.t")
 #: Operators whose first operand `seen_through` can see.
-VIEWS = frozenset({*_RESHAPES, *_COPIES, *_TRANSPOSES, "aten.expand", "aten.slice.Tensor"})
+VIEWS = frozenset({*_RESHAPES, *_COPIES, *TRANSPOSES, "aten.expand", "aten.slice.Tensor"})
 
 
 def sizes(value: ir.Value) -> Dims:

@@ -136,6 +136,8 @@ def new_node(graph: Graph, value: Value, operand: Operand) -> Node:
     assert op is not None
     name, _, overload = op.name.removeprefix("torch.aten.").partition(".")
     name = "sym_size" if name == "size" else name  # `size` itself would make a number of a symbol
+    if overload == "int" and name == "add":
+        return _function(graph, operator.add, *(_argument(item, operand) for item in op.operands))
     target = getattr(getattr(torch.ops.aten, name), overload or "default")
     parameters = target._schema.arguments
     positional = sum(not parameter.kwarg_only for parameter in parameters)

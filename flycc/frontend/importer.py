@@ -6,9 +6,10 @@ Attributes that the importer stamps, and that passes and the rebuild rely on:
   (its literals and lists, then the op that computes it).
 - `flycc.shape` (array of strings) on the op that holds a node's tensor result: its sizes, symbols by name.
   `flycc.shapes` (array of such arrays, empty for what is not a tensor) where a node has several results.
+- `flycc.size` (string) on the op that holds an integer with symbols: its expression.
 - `flycc.impure` (unit) on ops that may not be dropped when unused: mutation, RNG, asserts, effects.
 
-Function arguments carry `flycc.node` and `flycc.shape` as argument attributes.
+Function arguments carry `flycc.node`, `flycc.shape` and `flycc.size` as argument attributes.
 
 What the torch dialect cannot say (higher-order ops, mutable schemas, Python arithmetic on symbols, literals
 without a torch constant, ops that fail their own verifier) is imported opaquely: a `torch.operator` of the
@@ -52,7 +53,7 @@ from torch_mlir.ir import (
 )
 
 from flycc.contracts import FlyccError, Reason
-from flycc.dialects.tensor import SHAPE_ATTR, SHAPES_ATTR
+from flycc.dialects.tensor import SHAPE_ATTR, SHAPES_ATTR, SIZE_ATTR
 from flycc.frontend.nodes import is_impure, size_text, target_name
 from flycc.passes.torch_ir import IMPURE_ATTR, NODE_ATTR
 
@@ -112,6 +113,8 @@ def _value_attrs(node: Node) -> DictAttr:
         attrs[SHAPE_ATTR] = _shape_attr(val)
     elif isinstance(val, list | tuple):
         attrs[SHAPES_ATTR] = ArrayAttr.get([_shape_attr(item) for item in val])
+    elif isinstance(val, torch.SymInt):
+        attrs[SIZE_ATTR] = StringAttr.get(str(val.node.expr))
     return DictAttr.get(attrs)
 
 

@@ -24,8 +24,8 @@ def keep_whole(gm: GraphModule) -> GraphModule:
     generator instead of a number for each weight. A call stays as it is where the custom op could not stand for
     it: attention with a mask that needs a gradient or with dropout in types that no kernel takes, tensor
     subclasses, and every call of a graph that uses autocast, chooses attention backends or applies functorch
-    transforms, because those act on PyTorch's own ops only. The eps of a norm written by hand and the scale and
-    dropout of attention become constants.
+    transforms, because those act on PyTorch's own ops only. The eps of a norm written by hand and the scale,
+    dropout and head dims of attention become constants.
     """
     modules = [module for module in gm.modules() if isinstance(module, GraphModule)]
     nodes = [node for module in modules for node in module.graph.nodes]
@@ -102,6 +102,8 @@ def _keep_sdpa(
     dropout_p, scale = _number(dropout_p), _number(scale)
     if mask_needs_gradient or not _is_constant(dropout_p, is_causal, scale, enable_gqa):
         return
+    for x in tensors:
+        int(x.shape[-1])  # a guard: heads are as wide as the model has them, and kernels are made for them
     for_kernels = all(x.dtype in (torch.bfloat16, torch.float16) and x.dim() == 4 for x in tensors)
     seed = None
     if dropout_p != 0:

@@ -10,9 +10,10 @@ import torch
 from attention_reference import Attention
 from frontend_graphs import Recorder
 from torch import Tensor
+from torch.fx import GraphModule
 from torch.nn import functional as F
 
-from flycc.frontend import compile_graph
+from flycc.frontend.report import Candidate
 
 BATCH, HEADS, KV_HEADS, LENGTH, DIM = 2, 6, 2, 7, 16
 DTYPE = torch.bfloat16
@@ -51,12 +52,38 @@ def padded(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
     return scores.masked_fill(mask < -1e30, torch.finfo(scores.dtype).min).softmax(-1) @ repeated(v)
 
 
+def twice_filled(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
+    """As `padded`, and causal by a second fill: what both hide is hidden no more than the rest."""
+    later = torch.ones(LENGTH, LENGTH, dtype=torch.bool).triu(1)
+    scores = ((q @ repeated(k).mT) / DIM**0.5).masked_fill(later, -1e9)
+    return scores.masked_fill(mask < -1e30, -1e9).softmax(-1) @ repeated(v)
+
+
+def sdpa_with_mask(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
+    """Masks of bools: one that is known to be causal but for what is padded."""
+    seen = torch.ones(LENGTH, LENGTH, dtype=torch.bool).tril() & (mask > -1e30)
+    return F.scaled_dot_product_attention(q, k, v, seen, enable_gqa=True)
+
+
 FORMS: dict[str, tuple[_Form, str, dict[str, object]]] = {
     "llama": (llama, "+mask bf16", {}),
     "gemma": (gemma, "+upper+softcap", {"scale": 0.5, "softcap": 3.0, "upper": 0, "mask": None}),
     "window": (window, "+lower+upper", {"lower": -2, "upper": 0, "mask": None}),
     "padded": (padded, "+mask f32", {}),
+    "twice-filled": (twice_filled, "+mask f32", {}),
+    "sdpa-with-mask": (sdpa_with_mask, "+mask bool+upper", {"upper": 0}),
 }
+
+
+def compiled(
+    form: _Form, *inputs: Tensor, dynamic: bool | None = None
+) -> tuple[Tensor, list[Candidate], GraphModule]:
+    """What the rebuilt graph of `form` computes, with the composites' own formulas, and the graph."""
+    recorder = Recorder(compare=False)
+    with torch.no_grad():
+        out = torch.compile(form, backend=recorder, fullgraph=True, dynamic=dynamic)(*inputs)
+    [report], [rebuilt] = recorder.reports, recorder.rebuilt
+    return out, report.nodes, rebuilt
 
 
 @pytest.mark.parametrize("name", FORMS)
@@ -64,31 +91,59 @@ def test_form(name: str) -> None:
     form, flags, options = FORMS[name]
     q, k, v = (torch.randn(BATCH, heads, LENGTH, DIM).to(DTYPE) for heads in (HEADS, KV_HEADS, KV_HEADS))
     mask = torch.zeros(BATCH, 1, 1, LENGTH, dtype=DTYPE)
-    mask[0] = -3e38 if name == "padded" else mask[0]
+    hidden = name in ("padded", "twice-filled")
+    mask[0] = -3e38 if hidden else mask[0]
     mask[1, ..., 3:] = -3e38
     seen = torch.ones(mask.shape, dtype=torch.bool)
     seen[1, ..., 3:] = False
-    graphs: list[torch.fx.GraphModule] = []
-
-    class Kept(Recorder):
-        def _compile(self, gm: torch.fx.GraphModule, _: list[Tensor]) -> Callable[..., object]:
-            rebuilt, report = compile_graph(gm, ())
-            assert report.failure is None, report.failure
-            self.reports.append(report)
-            graphs.append(rebuilt)
-            return rebuilt.forward
-
-    recorder = Kept()
-    with torch.no_grad():
-        out = torch.compile(form, backend=recorder, fullgraph=True)(q, k, v, mask)
-    [candidate] = recorder.reports[0].nodes
+    if name == "twice-filled":
+        earlier = torch.ones(LENGTH, LENGTH, dtype=torch.bool).tril()
+        seen = torch.stack([seen[0].expand(1, LENGTH, LENGTH), seen[1] & earlier])
+    out, [candidate], _ = compiled(form, q, k, v, mask)
     problem = f"sdpa {BATCH}x{HEADS}:{KV_HEADS} heads {LENGTH}x{LENGTH}x{DIM} bf16{flags} align 16"
     assert (candidate.family, candidate.kernel, candidate.problem) == ("sdpa", "flycc::sdpa_fwd", problem)
     # Bools say exactly what the lowest numbers do; scores of 0 have the equal weights of a sequence that is hidden.
     wanted = q.clone()
-    wanted[0] *= name != "padded"
+    wanted[0] *= not hidden
     attention = replace(Attention(wanted, k, v, DIM**-0.5, mask=seen), **options)
     reference, _ = attention.forward()
     # The roundings to bf16 that the programs make of scores, masked scores and weights before they are multiplied are
     # not made but for the last, and 0.5 * q is exact: the bound is that of attention as one op.
     assert ((out.double() - reference).abs() <= attention.bound()).all()
+
+
+def test_bottom_right_causal_of_lengths_that_only_the_run_knows() -> None:
+    """A piece of a prompt behind a cache: `upper` is the length of the cache, and no mask is loaded."""
+
+    def attend(q: Tensor, k: Tensor, v: Tensor, past: Tensor) -> Tensor:
+        keys = torch.cat([past, k], 2)
+        i = torch.arange(past.shape[2], keys.shape[2])
+        seen = torch.arange(keys.shape[2]) <= i[:, None]
+        return F.scaled_dot_product_attention(q, keys, torch.cat([past, v], 2), seen)
+
+    q, k, v = (torch.randn(1, 2, LENGTH, DIM).to(DTYPE) for _ in range(3))
+    past = torch.randn(1, 2, 5, DIM).to(DTYPE)
+    out, [candidate], graph = compiled(attend, q, k, v, past, dynamic=True)
+    assert candidate.kernel == "flycc::sdpa_fwd"
+    assert "mask" not in candidate.problem
+    assert "+upper" in candidate.problem
+    [call] = graph.graph.find_nodes(op="call_function", target=torch.ops.flycc.sdpa_fwd.default)
+    query, key = (argument.meta["val"] for argument in call.args[:2])
+    assert str(call.kwargs["upper"].meta["val"]) == str(key.shape[2] - query.shape[2])
+    keys, values = torch.cat([past, k], 2), torch.cat([past, v], 2)
+    attention = Attention(q, keys, values, DIM**-0.5, upper=5)
+    assert ((out.double() - attention.forward()[0]).abs() <= attention.bound()).all()
+
+
+def test_fills_with_different_numbers_are_refused() -> None:
+    """Which of them a query that sees nothing has equal weights of, no mask of one number says."""
+
+    def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
+        scores = (q @ k.mT).masked_fill(mask, -1e9)
+        return scores.masked_fill(torch.ones(LENGTH, LENGTH, dtype=torch.bool).triu(1), -1e8).softmax(-1) @ v
+
+    q, k, v = (torch.randn(1, 2, LENGTH, DIM).to(DTYPE) for _ in range(3))
+    _, candidates, _ = compiled(attend, q, k, v, torch.arange(LENGTH) > 3)
+    reasons = [c.reason for c in candidates if c.reason is not None]
+    assert [reason.code for reason in reasons] == ["sdpa.mask"]
+    assert "-1e+09, -1e+08" in reasons[0].sentence
