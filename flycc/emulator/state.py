@@ -76,22 +76,27 @@ class Queue:
         self._wait_by_wave(waves, limit)
 
     def _wait_by_wave(self, waves: np.ndarray | None, limit: int) -> None:
-        newer: np.ndarray | int = 0  # operations younger than the entry, per wave
-        due = []
-        for owners, _ in reversed(self._entries):
-            mine = np.array(True) if owners is None else owners
-            ready = mine & (newer >= np.asarray(limit))
-            due.append(ready if waves is None else ready & waves)
-            newer = newer + mine.astype(np.int64)
+        """As `wait`, where the waves of the batch are not all treated alike."""
+        given = [owners for owners, _ in self._entries]
+        some = next(x for x in (waves, *given) if x is not None)
+        everyone = np.ones(some.shape, bool)
+        owners = np.array([everyone if x is None else x for x in given])
+        newer = np.cumsum(owners[::-1], axis=0)[::-1] - owners  # operations younger than the entry, per wave
+        ready = owners & (newer >= limit)
+        if waves is not None:
+            ready &= waves
+        due = ready.any(axis=1)
+        if not due.any():
+            return
+        left = owners & ~ready
         kept: list[tuple[np.ndarray | None, Land]] = []
-        for (owners, land), ready in zip(self._entries, reversed(due), strict=True):
-            if ready.any():
-                land(np.broadcast_to(ready, ready.shape) if ready.ndim else None)
-            left = ~ready if owners is None else owners & ~ready
-            if left.all() and owners is None:
-                kept.append((None, land))
-            elif left.any():
-                kept.append((left, land))
+        for entry, lands, stays, now, later in zip(
+            self._entries, due.tolist(), left.any(axis=1).tolist(), ready, left, strict=True
+        ):
+            if lands:
+                entry[1](now)
+            if stays:
+                kept.append((later, entry[1]) if lands else entry)
         self._entries = kept
 
 

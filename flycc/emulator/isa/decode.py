@@ -16,6 +16,7 @@ _SDWA, _DPP, _LITERAL, _OFF = 249, 250, 255, 0x7F
 _SCALED = 0x2C  # the VOP3P number of a scaled MFMA's first half
 _SPECIAL = frozenset((*range(235, 240), *range(251, 255)))
 _VCC = Operand(OperandKind.SGPR, 106, 2)
+_FILES = {file.value: file for file in (OperandKind.VGPR, OperandKind.AGPR, OperandKind.SGPR)}
 _ABSENT = Operand(OperandKind.OFF, 0, 0)
 _TWO_OFFSETS = re.compile(r"(read|write|wrxchg)2")
 # Beside quad_perm (below 0x100): row shifts and rotates, row_newbcast, wave shifts, mirrors, broadcasts.
@@ -45,6 +46,7 @@ def _vector(index: int, count: int, file: OperandKind = OperandKind.VGPR) -> Ope
     return Operand(file, index, count)
 
 
+@cache
 def _scalar(index: int, count: int) -> Operand:
     """An SGPR tuple, aligned, inside one of: general registers, trap temporaries (108..123), the rest."""
     last = index + count - 1
@@ -57,7 +59,7 @@ def _scalar(index: int, count: int) -> Operand:
 
 def _file(field: OperandField, kind: OperandType, word: int) -> OperandKind:
     if kind.file is not None:
-        return OperandKind(kind.file)
+        return _FILES[kind.file]
     acc = field.acc_bit is not None and word >> field.acc_bit & 1
     return OperandKind.AGPR if acc else OperandKind.VGPR
 

@@ -69,7 +69,12 @@ def bit_field_mask(width: np.ndarray, offset: np.ndarray) -> np.ndarray:
 
 def byte_permute(a: np.ndarray, b: np.ndarray, selector: np.ndarray) -> np.ndarray:
     """v_perm_b32: each selector byte picks a byte of {a, b} (b is bytes 0..3), a sign or a constant."""
-    out = np.zeros(np.broadcast_shapes(a.shape, b.shape, selector.shape), _U)
+    shape = np.broadcast_shapes(a.shape, b.shape, selector.shape)
+    first = int(selector.flat[0])
+    picks = [first >> 8 * i & 0xFF for i in range(4)]
+    if max(picks) < 8 and (selector == first).all():
+        return _bytes_of(a, b, picks, shape)
+    out = np.zeros(shape, _U)
     data = np.broadcast_to(b, out.shape).astype(_W) | np.broadcast_to(a, out.shape).astype(_W) << _W(32)
     for i in range(4):
         pick = selector >> _U(8 * i) & _U(0xFF)
@@ -82,6 +87,15 @@ def byte_permute(a: np.ndarray, b: np.ndarray, selector: np.ndarray) -> np.ndarr
             byte = np.where(pick < 8, byte, np.where(pick < 12, sign, np.where(pick == 12, _U(0), _U(0xFF))))
         out |= byte << _U(8 * i)
     return out
+
+
+def _bytes_of(a: np.ndarray, b: np.ndarray, picks: list[int], shape: tuple[int, ...]) -> np.ndarray:
+    """The bytes `picks` of {a, b}, the same for all elements."""
+    halves = [np.ascontiguousarray(x)[..., None].view(np.uint8) for x in (b, a)]
+    out = np.empty((*shape, 4), np.uint8)
+    for i, pick in enumerate(picks):
+        out[..., i] = halves[pick >> 2][..., pick & 3]
+    return out.view(_U)[..., 0]
 
 
 def align(scale: int) -> Callable[..., np.ndarray]:

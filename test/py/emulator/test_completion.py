@@ -10,7 +10,7 @@ from harness import SEED, SHAPE, A, Operand, S, V, batch, const
 
 from flycc.emulator.isa.instruction import Instruction, OperandKind
 from flycc.emulator.semantics import bind
-from flycc.emulator.state import M0, Batch
+from flycc.emulator.state import M0, Batch, Land, Queue
 
 OFF = Operand(OperandKind.OFF)
 
@@ -154,6 +154,38 @@ def test_waves_wait_on_their_own() -> None:
     state.activate(np.array([False, True]))
     run(state, waitcnt(vmcnt=0))
     np.testing.assert_array_equal(state.vgpr[3, 1], data[64:128])
+
+
+def test_a_queue_keeps_the_order_of_every_wave() -> None:
+    """Against a list of what is outstanding for each wave, over random operations of random waves."""
+    rng = np.random.default_rng([SEED, 2])
+    queue, outstanding, landed = Queue(), [[] for _ in range(4)], [[] for _ in range(4)]
+    expected: list[list[int]] = [[] for _ in range(4)]
+
+    def note(operation: int, issued: np.ndarray | None) -> Land:
+        def land(waves: np.ndarray | None) -> None:
+            for wave in range(4):
+                if (issued is None or issued[wave]) and (waves is None or waves[wave]):
+                    landed[wave].append(operation)
+
+        return land
+
+    for operation in range(400):
+        waves = None if rng.random() < 0.3 else rng.integers(0, 2, 4).astype(bool)
+        chosen = [wave for wave in range(4) if waves is None or waves[wave]]
+        if rng.random() < 0.7:
+            queue.push(waves, note(operation, waves))
+            for wave in chosen:
+                outstanding[wave].append(operation)
+            continue
+        limit = int(rng.integers(0, 6))
+        queue.wait(waves, limit)
+        for wave in chosen:
+            done = max(0, len(outstanding[wave]) - limit)
+            expected[wave] += outstanding[wave][:done]
+            del outstanding[wave][:done]
+        assert landed == expected
+    assert all(expected)
 
 
 def test_load_to_lds_lands_with_vmcnt() -> None:

@@ -152,6 +152,20 @@ def test_perm_selectors_all_mean_something() -> None:
     )
 
 
+@pytest.mark.parametrize("selector", [0x05040100, 0x07060302, 0x0C010C00, 0x0B0A0908])
+def test_perm_with_one_selector_for_all(selector: int) -> None:
+    rng = np.random.default_rng([SEED, selector])
+    a, b = integers(rng, 32), integers(rng, 32)
+    expected = [perm(int(x), int(y), selector) for x, y in zip(a.flat, b.flat, strict=True)]
+    for given in (const(selector), np.full(SHAPE, selector, np.uint32)):
+        result = vector("v_perm_b32", [a, b, given])
+        np.testing.assert_array_equal(result.ravel(), np.array(expected, np.uint32))
+    np.testing.assert_array_equal(
+        vector("v_perm_b32", [const(0x01234567), b, const(selector)]).ravel(),
+        np.array([perm(0x01234567, int(y), selector) for y in b.flat], np.uint32),
+    )
+
+
 def test_lshl_add_u64_shifts_by_three_bits() -> None:
     rng = np.random.default_rng(SEED)
     a, shift, c = integers(rng, 64), rng.integers(0, 5, SHAPE, dtype=np.uint32), integers(rng, 64)
