@@ -14,8 +14,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from emulated_gemm import Stored
+from emulated_gemm import Result, Stored
 from emulated_grouped_gemm import BEFORE, WORKGROUPS, Grouped, bound, reference, rounded
+from pairs import pairwise
 
 from flycc.contracts import GroupedGemmProblem
 from flycc.contracts.grouped_gemm import Ragged
@@ -81,7 +82,7 @@ def grouped_of(
     return Grouped(dtype, form, *stored, offsets, trans_a, trans_b, padding, misalign, addends)
 
 
-def check_exact(case: Grouped, config: GroupedGemmConfig, workgroups: int = WORKGROUPS) -> None:
+def check_exact(case: Grouped, config: GroupedGemmConfig, workgroups: int = WORKGROUPS) -> Result:
     """Results are the exact ones rounded once; what belongs to no group, and memory between rows, is untouched."""
     exact, magnitude, _ = reference(case)
     assert magnitude.max(initial=0) < 2**24, "the test's inputs are too large to be summed exactly"
@@ -91,6 +92,7 @@ def check_exact(case: Grouped, config: GroupedGemmConfig, workgroups: int = WORK
     np.testing.assert_array_equal(result.out, expected, err_msg=what)
     clean = Stored(expected, case.dtype, case.out_padding, case.out_misalign)
     np.testing.assert_array_equal(result.memory, clean.buffer, err_msg=what)
+    return result
 
 
 def uneven(rng: np.random.Generator, count: int = 6, most: int = 150) -> list[int]:
@@ -99,9 +101,7 @@ def uneven(rng: np.random.Generator, count: int = 6, most: int = 150) -> list[in
     return [int(rng.integers(0, most + 1)) if kind > 1 else int(kind) for kind in kinds]
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize(("name", "form", "layout"), pairwise(CONFIGS, FORMS, LAYOUTS))
 def test_forms_and_layouts(name: str, form: Ragged, layout: str) -> None:
     """Odd sizes, and sizes whose accesses are as wide as can be."""
     rng = np.random.default_rng([seed, *map(ord, name + form + layout)])
@@ -117,8 +117,7 @@ def test_rings(name: str, form: Ragged, layout: str) -> None:
     """Tiles in rings, from group to group: exact, in any order of waves, and sanitizers are quiet."""
     rng = np.random.default_rng([seed, *map(ord, name + form + layout)])
     case = grouped_of(rng, form, layout, [0, 70, 1, 133, 0, 9], (136, 200), padding=8)
-    check_exact(case, RINGS[name])
-    first = case.run(RINGS[name])
+    first = check_exact(case, RINGS[name])
     again = case.run(RINGS[name], seed, sanitize="all")
     assert not again.findings, "\n".join(map(str, again.findings))
     np.testing.assert_array_equal(again.memory, first.memory)
@@ -140,8 +139,7 @@ def test_bias(name: str, form: Ragged) -> None:
         case = grouped_of(
             rng, form, layout, [9, 0, 70, 1, 133, 0], others, padding=padding, misalign=misalign, bias=True
         )
-        check_exact(case, config)
-    first = case.run(config)
+        first = check_exact(case, config)
     again = case.run(config, seed, sanitize="all")
     assert not again.findings, "\n".join(map(str, again.findings))
     np.testing.assert_array_equal(again.memory, first.memory)
@@ -163,10 +161,9 @@ def test_nan_and_infinity_stay_in_their_group_with_rings(form: Ragged) -> None:
     np.testing.assert_array_equal(out, expected)
 
 
-@pytest.mark.parametrize(("padding", "misalign"), [(0, 8), (2, 0), (7, 6)])
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("form", FORMS)
-def test_alignments(form: Ragged, layout: str, padding: int, misalign: int) -> None:
+@pytest.mark.parametrize(("form", "layout", "placed"), pairwise(FORMS, LAYOUTS, [(0, 8), (2, 0), (7, 6)]))
+def test_alignments(form: Ragged, layout: str, placed: tuple[int, int]) -> None:
+    padding, misalign = placed
     rng = np.random.default_rng([seed, padding, misalign])
     case = grouped_of(rng, form, layout, uneven(rng), (40, 72), padding=padding, misalign=misalign)
     check_exact(case, CONFIGS["small"])
