@@ -238,6 +238,18 @@ def test_plans_where_only_the_run_knows_sizes() -> None:
         assert all(attention.backward_kernel(backward, step.config).symbol for step in gradients)
 
 
+def test_more_heads_than_a_decode_launch_takes() -> None:
+    """Its grid has K's heads along y and batches along z; its offsets are 32 bits."""
+    for sizes in (
+        {"batch": 70_000},
+        {"heads": 70_000, "kv_heads": 70_000},
+        {"heads": 1 << 18, "kv_heads": 1},
+    ):
+        posed = replace(problem(1, 5000, 16), **sizes)
+        assert isinstance(choose_decode(posed), Reason)
+        assert [step.what for step in attention.plan(posed)] == ["forward"]
+
+
 def test_more_workgroups_than_a_launch_takes() -> None:
     refused = attention.plan(SdpaProblem("bf16", 1 << 23, 1, 1, 300, 300, 64, 64))
     assert isinstance(refused, Reason)
