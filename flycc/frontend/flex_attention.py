@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import math
 import operator
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,6 +20,7 @@ from torch._higher_order_ops.flex_attention import flex_attention as flex_attent
 from torch._higher_order_ops.flex_attention import flex_attention_backward
 from torch._subclasses import FakeTensor
 from torch.fx import GraphModule, Node
+from torch.fx.node import map_arg
 
 from flycc.contracts import FlyccError, Reason
 from flycc.frontend import composite_ops
@@ -37,11 +38,16 @@ from flycc.frontend.flex_forms import (
     Sloped,
 )
 from flycc.frontend.flex_operands import Calls, NewNodes, Operands
-from flycc.frontend.lockstep import switches_mode, writes
+from flycc.frontend.lockstep import NEW, called, switches_mode, writes, written
+from flycc.frontend.nodes import reached
 
 _DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 #: Under this name in a node's "custom" metadata, which AOTAutograd hands on, is the reason why a call stays.
 _REASON = "flycc.flex_attention"
+
+
+#: Arguments of a call from here on are what its bodies capture.
+_CAPTURED = 7
 
 
 class Refused(FlyccError):
@@ -93,15 +99,29 @@ def _refuse(what: str, sentence: str) -> Refused:
 
 
 def _calls(module: GraphModule) -> Iterator[tuple[Node, Calls]]:
-    """The calls, and what they may share with each other: nothing across what writes to tensors or changes modes."""
+    """The calls, and what they may share with each other: nothing across what may change captured tensors or modes."""
+    calls = module.graph.find_nodes(op="call_function", target=flex_attention_hop)
+    captured: list[Node] = []
+    map_arg([call.args[_CAPTURED:] for call in calls], captured.append)
+    read = reached(captured, back=True)
     shared: Calls = {}
-    for node in list(module.graph.nodes):
-        if node.op == "call_function" and node.target is flex_attention_hop:
+    for node in list(module.graph.nodes) if calls else ():
+        if node in calls:
             yield node, shared
-        elif node.op in ("call_function", "call_method", "call_module") and (
-            writes(node) or switches_mode(node)
-        ):
+        elif node.op.startswith("call_") and _changes(node, read):
             shared = {}
+
+
+def _changes(node: Node, read: Collection[Node]) -> bool:
+    """Whether `node` may write to one of the nodes `read`, or change what calls after it do.
+
+    The blocks of a mask are made in transforms that end before they are used, and by writes to new tensors.
+    """
+    if (getattr(node.target, "__module__", None) or "").startswith("torch._functorch"):
+        return False
+    if writes(node):
+        return any(tensor in read or called(tensor) not in NEW for tensor in written(node))
+    return switches_mode(node)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +141,7 @@ class _Call:
 
     @property
     def wants_lse(self) -> bool:
-        return any(node.users for node in self.results.get(1, ()))
+        return any(map(_is_used, self.results.get(1, ())))
 
 
 def _keep(module: GraphModule, node: Node, shared: Calls) -> None:
@@ -157,10 +177,21 @@ def _keep(module: GraphModule, node: Node, shared: Calls) -> None:
     new.keep()
     for index, taken in ((0, out), (1, lse), (2, None)):
         for result in call.results.get(index, ()):
-            if result.users:
+            if _is_used(result):
                 result.replace_all_uses_with(taken)
-            node.graph.erase_node(result)
+            _erase(result)
     node.graph.erase_node(node)
+
+
+def _is_used(node: Node) -> bool:
+    """Whether anything that the graph returns or writes depends on `node`: Dynamo keeps calls of no use, too."""
+    return any(user.op == "output" or writes(user) for user in reached([node]) - {node})
+
+
+def _erase(node: Node) -> None:
+    """Takes out `node` and all that depends on it, none of which is used."""
+    for dead in sorted(reached([node]), reverse=True):
+        dead.graph.erase_node(dead)
 
 
 def _results(node: Node) -> dict[int, list[Node]]:
@@ -186,7 +217,7 @@ def _check(call: _Call, captured: Sequence[Any]) -> None:
     if call.out.dtype not in _DTYPES or not all(dtype in _DTYPES for dtype in dtypes):
         given = ", ".join(str(dtype).removeprefix("torch.") for dtype in dtypes)
         raise _refuse("dtype", f"query, key and value are {given}; flycc takes bfloat16, float16 and float32")
-    if any(node.users for node in call.results.get(2, ())):
+    if any(map(_is_used, call.results.get(2, ()))):
         raise _refuse("max-scores", "its highest scores are used, which kernels do not give")
     if call.wants_lse and call.out.requires_grad:
         raise _refuse(
@@ -285,7 +316,7 @@ def _sdpa(
     """The call of `flycc::sdpa`."""
     dtype = call.out.dtype
     wants_lse = call.wants_lse or (call.out.requires_grad and dtype is not torch.float32)
-    shares = example(call.query).shape[1] != example(call.key).shape[1]
+    shares = bool(example(call.query).shape[1] != example(call.key).shape[1])
     return new.function(
         composite_ops.sdpa._opoverload,
         *_operands(call, new),

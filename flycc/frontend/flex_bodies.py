@@ -36,6 +36,7 @@ from flycc.frontend.flex_forms import (
     Sloped,
 )
 from flycc.frontend.lockstep import called
+from flycc.frontend.nodes import reached
 
 #: The numbers that a body is given, in the order of its arguments, after the score.
 INDICES = ("b", "h", "q_idx", "kv_idx")
@@ -143,20 +144,20 @@ class _Body:
 
     def result(self) -> Value:
         """What the body returns."""
+        [output] = self.body.graph.find_nodes(op="output")
         names = iter([*(["score"] if self.has_score else []), *INDICES])
+        for node in self.body.graph.find_nodes(op="placeholder"):
+            self.values[node] = _argument(node, next(names, None))
+        result = output.args[0]
+        if isinstance(result, list | tuple) and len(result) == 1:
+            [result] = result
+        if not isinstance(result, Node):
+            raise self._outside(output)
+        needed = reached([result], back=True)
         for node in self.body.graph.nodes:
-            if node.op == "placeholder":
-                self.values[node] = _argument(node, next(names, None))
-            elif node.op == "output":
-                result = node.args[0]
-                if isinstance(result, list | tuple) and len(result) == 1:
-                    [result] = result
-                if not isinstance(result, Node):
-                    raise self._outside(node)
-                return self.values[result]
-            else:
+            if node in needed and node not in self.values:
                 self.values[node] = self._call(node)
-        raise AssertionError("a graph has an output")
+        return self.values[result]
 
     def _call(self, node: Node) -> Value:
         target = called(node)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterable
 
 import torch
 from torch.amp.autocast_mode import _enter_autocast
@@ -35,6 +36,18 @@ def is_impure(node: Node) -> bool:
         torch.Tag.nondeterministic_seeded in node.target.tags
     )
     return seeded or mutates(node) or node.is_impure()
+
+
+def reached(nodes: Iterable[Node], *, back: bool = False) -> set[Node]:
+    """`nodes` and all that depends on them or, `back`, all that they depend on."""
+    found = set(nodes)
+    waiting = list(found)
+    while waiting:
+        node = waiting.pop()
+        new = set(node.all_input_nodes if back else node.users) - found
+        found |= new
+        waiting += new
+    return found
 
 
 def size_text(val: torch.Tensor) -> list[str]:

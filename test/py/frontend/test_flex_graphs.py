@@ -1,0 +1,202 @@
+"""What is around a call of flex_attention: layouts, autocast, logsumexp, sizes that only the run knows, layers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from attention_reference import Attention
+from torch import Tensor
+from torch._dynamo.backends.common import aot_autograd
+from torch._functorch.aot_autograd import make_boxed_func
+from torch.fx import GraphModule
+from torch.nn.attention import flex_attention as flex
+from torch.nn.attention.flex_attention import AuxRequest, and_masks, create_block_mask, flex_attention
+from torch.utils.checkpoint import checkpoint
+
+from flycc import frontend
+
+BATCH, HEADS, LENGTH, DIM = 2, 4, 7, 16
+DTYPE = torch.bfloat16
+
+
+def causal(b: Tensor, h: Tensor, q: Tensor, kv: Tensor) -> Tensor:
+    return q >= kv
+
+
+def prefix(b: Tensor, h: Tensor, q: Tensor, kv: Tensor) -> Tensor:
+    return (q >= kv) | (kv < 3)
+
+
+@pytest.fixture(autouse=True)
+def training_on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PyTorch refuses gradients of CPU tensors in flex_attention, not in the operator below it."""
+    monkeypatch.setattr(flex, "_validate_device", lambda *_: None)
+
+
+def block_mask(mask_mod: Callable[..., Tensor], batch: int = 1) -> flex.BlockMask:
+    return create_block_mask(mask_mod, batch, None, LENGTH, LENGTH, device="cpu")
+
+
+def operand(*order: int, batch: int = BATCH, dtype: torch.dtype = DTYPE) -> Tensor:
+    """[batch, heads, length, dim], whose dimensions are in memory in this order."""
+    sizes = (batch, HEADS, LENGTH, DIM)
+    order = order or (0, 1, 2, 3)
+    return torch.randn([sizes[dim] for dim in order]).to(dtype).permute([order.index(d) for d in range(4)])
+
+
+class Graphs:
+    """A backend that keeps calls as one op, and ATen graphs."""
+
+    def __init__(self) -> None:
+        self.aten: list[GraphModule] = []
+        self.reasons: list[str] = []
+
+    def __call__(self, gm: GraphModule, inputs: list[Any]) -> Callable[..., Any]:
+        self.reasons += map(str, frontend.keep_flex_attention(gm))
+        return aot_autograd(fw_compiler=self._keep)(frontend.keep_whole(gm), inputs)
+
+    def _keep(self, gm: GraphModule, _: list[Any]) -> Callable[..., Any]:
+        self.aten.append(gm)
+        return make_boxed_func(gm.forward)
+
+    def calls(self, target: Any = torch.ops.flycc.sdpa.default) -> int:
+        return sum(len(gm.graph.find_nodes(op="call_function", target=target)) for gm in self.aten)
+
+
+def check(out: Tensor, *operands: Tensor, **options: Any) -> None:
+    exact = Attention(*(x.detach() for x in operands), **{"scale": DIM**-0.5, **options})
+    assert ((out.double() - exact.forward()[0]).abs() <= exact.bound()).all()
+
+
+def test_layouts_types_and_results() -> None:
+    """Views of results work only with the layout that flex_attention gives; graphs are traced with it."""
+    orders = [(0, 1, 2, 3), (0, 2, 1, 3), (2, 0, 1, 3), (1, 0, 2, 3), (0, 1, 3, 2)]
+    laid_out = [[operand(*order) for _ in range(3)] for order in orders]
+    wide = [operand(dtype=torch.float32) for _ in range(3)]
+    query, *shared = operand(), operand(batch=1), operand(batch=1)
+    learned = torch.nn.Parameter(torch.tensor([0.5, 0.25, 0.125, 0.0625]))
+    masks = {mask_mod: block_mask(mask_mod, BATCH) for mask_mod in (causal, prefix)}
+    late = block_mask(lambda b, h, q, kv: kv > q + 3)
+
+    def attend(laid_out: list[list[Tensor]], wide: list[Tensor], query: Tensor, shared: list[Tensor]) -> Any:
+        outs = [[flex_attention(*x), flex_attention(*x, None, masks[causal])] for x in laid_out]
+        by_rows = flex_attention(*laid_out[2]).permute(2, 0, 1, 3).view(LENGTH, BATCH, HEADS * DIM)
+        with torch.autocast("cpu", dtype=DTYPE):
+            cast = flex_attention(*wide, None, masks[causal])
+        hidden, aux = flex_attention(query, query, query, block_mask=late, return_aux=AuxRequest(lse=True))
+        broadcast = flex_attention(query, *shared, None, masks[prefix])
+        sloped = flex_attention(query, query, query, lambda s, b, h, q, kv: s + learned[h] * (kv - q))
+        return outs, by_rows, cast, hidden, aux.lse, broadcast, sloped
+
+    graphs = Graphs()
+    with torch.no_grad():
+        outs, by_rows, cast, hidden, lse, broadcast, sloped = torch.compile(
+            attend, backend=graphs, fullgraph=True
+        )(laid_out, wide, query, shared)
+    assert (graphs.reasons, graphs.calls()) == (
+        [],
+        2 * len(orders) + 4,
+    )  # by_rows is of one that is there already
+    for given, (whole, part), order in zip(laid_out, outs, orders, strict=True):
+        check(whole, *given)
+        check(part, *given, upper=0)
+        kept = order if order[-1] == 3 else (0, 1, 2, 3)
+        assert whole.permute(kept).is_contiguous()
+        assert part.permute(kept).is_contiguous()
+    assert torch.equal(by_rows, outs[2][0].permute(2, 0, 1, 3).flatten(2))
+    assert cast.dtype == DTYPE
+    check(cast, *(x.to(DTYPE) for x in wide), upper=0)
+    exact = Attention(query, query, query, DIM**-0.5, lower=4)
+    check(hidden, query, query, query, lower=4)
+    assert (hidden[:, :, 3:] == 0).all()
+    wanted = exact.forward()[1]
+    assert torch.equal(lse == -math.inf, wanted == -math.inf)
+    seen = wanted != -math.inf
+    assert (
+        (lse.double() - wanted)[seen].abs() <= exact.lse_bound()[seen] + 2**-22 * wanted[seen].abs()
+    ).all()
+    i, j = torch.arange(LENGTH).view(-1, 1), torch.arange(LENGTH)
+    check(broadcast, query, *(x.expand(BATCH, -1, -1, -1) for x in shared), mask=(i >= j) | (j < 3))
+    check(sloped, query, query, query, slopes=learned.detach())
+
+
+def test_layers_share_what_is_loaded_until_something_is_written() -> None:
+    documents = torch.tensor([0, 0, 1, 1, 1, 2, 2])
+
+    def attend(x: Tensor, documents: Tensor) -> list[Tensor]:
+        mask = create_block_mask(
+            lambda b, h, q, kv: (documents[q] == documents[kv]) | (kv == 0), None, None, LENGTH, LENGTH, "cpu"
+        )
+        first = flex_attention(x, x, x, block_mask=mask)
+        second = flex_attention(first, x, x, block_mask=mask)
+        documents.zero_()
+        return [first, second, flex_attention(x, x, x, block_mask=mask)]
+
+    graphs, x = Graphs(), operand()
+    given = documents.clone()
+    first, second, third = torch.compile(attend, backend=graphs, fullgraph=True)(x, given)
+    assert not given.any()
+    seen = (documents.view(-1, 1) == documents) | (torch.arange(LENGTH) == 0)
+    check(first, x, x, x, mask=seen)
+    check(second, first, x, x, mask=seen)
+    check(third, x, x, x)
+    assert (graphs.calls(), graphs.calls(torch.ops.aten.bitwise_or.Tensor)) == (3, 2)
+
+
+def test_training_with_a_logsumexp_that_nothing_uses_and_a_checkpoint() -> None:
+    """As transformers asks for it on a GPU."""
+    inputs = [operand().requires_grad_() for _ in range(3)]
+    mask = block_mask(causal)
+
+    def inner(*inputs: Tensor) -> Tensor:
+        out, lse = flex_attention(*inputs, block_mask=mask, return_lse=True)
+        weights = lse.to(out.dtype).transpose(1, 2)  # noqa: F841
+        return out
+
+    graphs = Graphs()
+    compiled = torch.compile(
+        lambda *x: inner(*x) + checkpoint(inner, *x, use_reentrant=False), backend=graphs, fullgraph=True
+    )
+    out = compiled(*inputs)
+    weight = torch.randn_like(out)
+    gradients = torch.autograd.grad(out, inputs, weight)
+    assert graphs.reasons == []
+    assert graphs.calls(torch.ops.flycc.sdpa_backward.default) == 2
+    exact = Attention(*(x.detach() for x in inputs), DIM**-0.5, upper=0)
+    for mine, wanted, bound in zip(
+        gradients, exact.backward(weight), exact.backward_bounds(weight), strict=True
+    ):
+        # Two equal gradients of half the sum's bound each, and the rounding of their sum.
+        assert ((mine.double() - 2 * wanted).abs() <= 2 * bound + 2**-8 * 2 * wanted.abs()).all()
+
+
+def test_sizes_offsets_and_constants_that_only_the_run_knows() -> None:
+    """A window and an offset of the keys in front, as a cache has them; a softcap becomes a constant."""
+
+    def attend(query: Tensor, key: Tensor, window: int, cap: float) -> Tensor:
+        queries, keys = query.size(2), key.size(2)
+
+        def recent(b: Tensor, h: Tensor, q: Tensor, kv: Tensor) -> Tensor:
+            return q + (keys - queries) - kv < window
+
+        def seen(b: Tensor, h: Tensor, q: Tensor, kv: Tensor) -> Tensor:
+            return kv <= q + (keys - queries)
+
+        mask = create_block_mask(and_masks(seen, recent), None, None, queries, keys, device="cpu")
+        # What decides leaves a comparison in the body, on which nothing depends.
+        return flex_attention(
+            query, key, key, lambda s, *_: cap * torch.tanh(s / cap) if cap > 1 else s, mask
+        )
+
+    graphs = Graphs()
+    compiled = torch.compile(attend, backend=graphs, fullgraph=True, dynamic=True)
+    for queries, keys, window in ((5, 7, 3), (4, 9, 4), (6, 8, 5)):
+        query, key = (torch.randn(BATCH, HEADS, n, DIM).to(DTYPE) for n in (queries, keys))
+        out = compiled(query, key, window, 2.5)
+        upper = keys - queries
+        check(out, query, key, key, upper=upper, lower=upper - window + 1, softcap=2.5)
+    assert (graphs.reasons, graphs.calls()) == ([], 1)
