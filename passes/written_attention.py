@@ -423,6 +423,6 @@ def _leads_to_product(value: ir.Value, depth: int = 24) -> bool:
         return True
     if name.startswith(("aten.add.", "aten.where.")):
         return any(_leads_to_product(operand, depth - 1) for operand in op.operands)
-    if name in VIEWS or name in _CASTS or name == "aten.tanh" or name.startswith("aten.masked_fill."):
-        return _leads_to_product(op.operands[0], depth - 1)
-    return _times(op) is not None and _leads_to_product(op.operands[0], depth - 1)
+    through = name in VIEWS or name in _CASTS or name == "aten.tanh"
+    through |= name.startswith(("aten.masked_fill.", "aten.mul.", "aten.div."))
+    return through and _leads_to_product(op.operands[0], depth - 1)

@@ -11,8 +11,10 @@ from torch._subclasses import FakeTensor
 from torch.fx import GraphModule, Node
 
 from flycc.frontend import composite_ops
+from flycc.frontend.model_numbers import known_number, specialise_numbers
 from flycc.frontend.nodes import changes_dispatch
-from flycc.frontend.written_norms import ADDITIONS, MEANS, WrittenNorm, read_written_norm
+from flycc.frontend.shared_heads import unrepeated
+from flycc.frontend.written_norms import MEANS, WrittenNorm, read_written_norm
 
 
 def keep_whole(gm: GraphModule) -> GraphModule:
@@ -24,8 +26,9 @@ def keep_whole(gm: GraphModule) -> GraphModule:
     generator instead of a number for each weight. A call stays as it is where the custom op could not stand for
     it: attention with a mask that needs a gradient or with dropout in types that no kernel takes, tensor
     subclasses, and every call of a graph that uses autocast, chooses attention backends or applies functorch
-    transforms, because those act on PyTorch's own ops only. The eps of a norm written by hand and the scale,
-    dropout and head dims of attention become constants.
+    transforms, because those act on PyTorch's own ops only. The eps of a norm, scale and softcap of attention written
+    by hand, and the scale, dropout and head dims of attention become constants. Attention takes heads of K and V
+    before they are repeated.
     """
     modules = [module for module in gm.modules() if isinstance(module, GraphModule)]
     nodes = [node for module in modules for node in module.graph.nodes]
@@ -39,7 +42,7 @@ def keep_whole(gm: GraphModule) -> GraphModule:
             elif node.target is torch.rms_norm:
                 _keep_rms_norm(node, *node.args, **node.kwargs)
     for node in nodes:
-        _specialise_eps(node)
+        specialise_numbers(node)
     for node in [node for node in nodes if node.target in MEANS]:
         norm = read_written_norm(node)
         if norm is not None and all(map(_is_plain, filter(None, (norm.x, norm.weight)))):
@@ -49,34 +52,12 @@ def keep_whole(gm: GraphModule) -> GraphModule:
     return gm
 
 
-def _specialise_eps(node: Node) -> None:
-    """Makes a float that is added to a mean a constant, with a guard.
-
-    With dynamic shapes Dynamo takes the floats of modules for inputs, and the eps of a norm written by hand
-    would then be a tensor that only the run knows; it hardly ever changes.
-    """
-    if node.target not in ADDITIONS or len(node.args) != 2:
-        return
-    mean, eps = node.args
-    value = eps.meta.get("example_value") if isinstance(eps, Node) else None
-    if isinstance(mean, Node) and mean.target in MEANS and isinstance(value, torch.SymFloat):
-        node.args = (mean, float(value))
-        if not eps.users:
-            node.graph.erase_node(eps)
-
-
 def _is_plain(node: Node) -> bool:
     """Whether the value of `node` is a dense tensor of no subclass, or a number."""
     value = node.meta.get("example_value")
     return isinstance(value, torch.SymInt | torch.SymFloat) or (
         type(value) is FakeTensor and value.layout is torch.strided
     )
-
-
-def _number(option: Any) -> Any:
-    """`option`, as a constant with a guard where it is a float that Dynamo made an input: see `_specialise_eps`."""
-    value = option.meta.get("example_value") if isinstance(option, Node) else option
-    return float(value) if isinstance(value, torch.SymFloat) else option
 
 
 def _is_constant(*options: Any) -> bool:
@@ -99,7 +80,7 @@ def _keep_sdpa(
 ) -> None:
     tensors = [x.meta["example_value"] for x in (query, key, value)]
     mask_needs_gradient = attn_mask is not None and attn_mask.meta["example_value"].requires_grad
-    dropout_p, scale = _number(dropout_p), _number(scale)
+    dropout_p, scale = known_number(dropout_p), known_number(scale)
     if mask_needs_gradient or not _is_constant(dropout_p, is_causal, scale, enable_gqa):
         return
     for x in tensors:
@@ -111,8 +92,33 @@ def _keep_sdpa(
             return
         seed = _seed(node, tensors[0])
     want_lse = for_kernels and node.meta["example_value"].requires_grad
-    inputs = (query, key, value, want_lse, attn_mask, is_causal, scale, enable_gqa)
-    _become_first_of(node, composite_ops.sdpa._opoverload, *inputs, float(dropout_p), seed)
+    options = (want_lse, attn_mask, is_causal, scale)
+    if for_kernels:
+        key, value, enable_gqa = _shared(node, (query, key, value), options, enable_gqa)
+    inputs = (query, key, value, *options, enable_gqa, float(dropout_p), seed)
+    _become_first_of(node, composite_ops.sdpa._opoverload, *inputs)
+
+
+def _shared(
+    node: Node, operands: tuple[Node, Node, Node], options: tuple[Any, ...], enable_gqa: bool
+) -> tuple[Node, Node, bool]:
+    """Key and value of attention before their heads are repeated, and whether it takes them so.
+
+    PyTorch may choose another implementation then: what it gives must be laid out in memory as it was.
+    """
+    query, key, value = operands
+    before = unrepeated(key), unrepeated(value)
+    if enable_gqa or key in before or value in before or not all(map(_is_plain, before)):
+        return key, value, enable_gqa
+    if len({x.meta["example_value"].shape[1] for x in before}) > 1:
+        return key, value, enable_gqa
+    given = [x.meta["example_value"] if isinstance(x, Node) else x for x in (query, *before, *options)]
+    result = node.meta["example_value"]
+    with result.fake_mode:
+        out, _ = composite_ops.sdpa(*given, True)
+    if out.stride() != result.stride():
+        return key, value, enable_gqa
+    return *before, True
 
 
 def _seed(node: Node, like: FakeTensor) -> Node:

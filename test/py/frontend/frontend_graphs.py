@@ -180,11 +180,30 @@ def _attending(
     softcap: float = 0.0,
     dropout_p: float = 0.0,
 ) -> tuple[Any, ...]:
-    """The composites' options; what PyTorch calls causal is that there, since it decides who computes."""
-    causal, grouped = upper == 0, query.size(1) != key.size(1)
+    """The composites' options. PyTorch decides who computes: what it calls causal is that there, and a band that is all
+    else that it lacks is a mask."""
+    grouped = query.size(1) != key.size(1)
     tensors = query_documents, key_documents, slopes
-    upper = None if causal else upper
+    causal = upper == 0 and mask is None and lower is None
+    pytorchs = not softcap and not dropout_p and all(tensor is None for tensor in tensors)
+    if causal or (pytorchs and (lower, upper) != (None, None)):
+        if not causal:
+            mask = _within(mask, query.size(2), key.size(2), lower, upper)
+        lower = upper = None
     return mask, causal, scale, grouped, dropout_p, seed, *tensors, lower, upper, softcap
+
+
+def _within(mask: Tensor | None, queries: int, keys: int, lower: int | None, upper: int | None) -> Tensor:
+    """`mask` with nothing seen outside of a band."""
+    gap = torch.arange(keys) - torch.arange(queries)[:, None]
+    seen = torch.ones(queries, keys, dtype=torch.bool)
+    if lower is not None:
+        seen &= gap >= lower
+    if upper is not None:
+        seen &= gap <= upper
+    if mask is None or mask.dtype == torch.bool:
+        return seen if mask is None else mask & seen
+    return mask.masked_fill(~seen, -torch.inf)
 
 
 REFERENCES: dict[Any, Callable[..., Any]] = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -65,6 +66,10 @@ def sdpa_with_mask(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
     return F.scaled_dot_product_attention(q, k, v, seen, enable_gqa=True)
 
 
+def sdpa_of_repeated_heads(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
+    return F.scaled_dot_product_attention(q, repeated(k), v.repeat_interleave(HEADS // KV_HEADS, dim=1), mask)
+
+
 FORMS: dict[str, tuple[_Form, str, dict[str, object]]] = {
     "llama": (llama, "+mask bf16", {}),
     "gemma": (gemma, "+upper+softcap", {"scale": 0.5, "softcap": 3.0, "upper": 0, "mask": None}),
@@ -72,11 +77,12 @@ FORMS: dict[str, tuple[_Form, str, dict[str, object]]] = {
     "padded": (padded, "+mask f32", {}),
     "twice-filled": (twice_filled, "+mask f32", {}),
     "sdpa-with-mask": (sdpa_with_mask, "+mask bool+upper", {"upper": 0}),
+    "sdpa-of-repeated-heads": (sdpa_of_repeated_heads, "+mask bf16", {}),
 }
 
 
 def compiled(
-    form: _Form, *inputs: Tensor, dynamic: bool | None = None
+    form: _Form, *inputs: Any, dynamic: bool | None = None
 ) -> tuple[Tensor, list[Candidate], GraphModule]:
     """What the rebuilt graph of `form` computes, with the composites' own formulas, and the graph."""
     recorder = Recorder(compare=False)
@@ -147,3 +153,34 @@ def test_fills_with_different_numbers_are_refused() -> None:
     reasons = [c.reason for c in candidates if c.reason is not None]
     assert [reason.code for reason in reasons] == ["sdpa.mask"]
     assert "-1e+09, -1e+08" in reasons[0].sentence
+
+
+class Scaled(torch.nn.Module):
+    """Its scale and softcap are floats that Dynamo makes inputs where shapes are dynamic."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale, self.cap, self.temperature = 0.3, 2.5, torch.nn.Parameter(torch.ones(()))
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, learned: bool) -> Tensor:
+        scores = torch.tanh(q @ k.mT * self.scale / self.cap) * self.cap
+        if learned:
+            scores = scores * self.temperature.to(q.dtype)
+        return scores.softmax(-1) @ v
+
+
+def test_floats_of_a_module_with_dynamic_shapes() -> None:
+    q, k, v = (torch.randn(BATCH, HEADS, length, DIM).to(DTYPE) for length in (LENGTH, 9, 9))
+    out, [candidate], _ = compiled(Scaled(), q, k, v, False, dynamic=True)
+    assert candidate.kernel == "flycc::sdpa_fwd"
+    attention = Attention(q, k, v, 0.3, softcap=2.5)
+    assert ((out.double() - attention.forward()[0]).abs() <= attention.bound()).all()
+
+
+def test_a_factor_that_only_the_run_knows_has_a_reason() -> None:
+    q, k, v = (torch.randn(BATCH, HEADS, LENGTH, DIM).to(DTYPE) for _ in range(3))
+    _, candidates, _ = compiled(Scaled(), q, k, v, True)
+    assert [str(c.reason) for c in candidates if c.reason is not None] == [
+        "sdpa.form: written as products and a softmax: mul_2 stands between its scores and the softmax"
+    ]
+    assert [c.kernel for c in candidates if c.family == "gemm"] == ["flycc::gemm"] * 2
