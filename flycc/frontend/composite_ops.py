@@ -2,11 +2,11 @@
 
 As custom ops they arrive whole in ATen graphs on every device. They run PyTorch's own implementation; the
 fake implementations of the forward ops are PyTorch's too, so results, strides and guards are what they would
-have been. The backward ops recompute the forward pass to reach PyTorch's formula. Attention also returns lse, and
-RMS norm the reciprocal root mean square, which kernels of their backward passes read and PyTorch's formulas do
-without. What PyTorch's ops do not have is computed by formulas of our own: attention with dropout whose numbers
-its two passes share or with scores of another form, in `flycc.attention`, and, with an `out_dtype`, a norm written
-by hand.
+have been. The backward ops recompute the forward pass to reach PyTorch's formula. Attention also returns lse, which has
+a gradient, too, and RMS norm the reciprocal root mean square, which kernels of their backward passes read and
+PyTorch's formulas do without. What PyTorch's ops do not have is computed by formulas of our own: attention with
+dropout whose numbers its two passes share or with scores of another form, in `flycc.attention`, and, with an
+`out_dtype`, a norm written by hand.
 """
 
 from __future__ import annotations
@@ -284,22 +284,55 @@ def _gradients(forward: Callable[..., Tensor], inputs: tuple[Tensor, ...], grad:
 
 
 def _save_sdpa(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    query, key, value, _, *ctx.options = inputs
+    query, key, value, want_lse, *ctx.options = inputs
     out, lse = output
-    ctx.mark_non_differentiable(lse)
+    ctx.set_materialize_grads(False)
+    if not want_lse:
+        ctx.mark_non_differentiable(lse)
     ctx.tensors = [index for index, option in enumerate(ctx.options) if isinstance(option, Tensor)]
     ctx.save_for_backward(query, key, value, out, lse, *(ctx.options[index] for index in ctx.tensors))
     for index in ctx.tensors:
         ctx.options[index] = None
 
 
-def _differentiate_sdpa(ctx: Any, grad: Tensor, _: None) -> tuple[Tensor | None, ...]:
+def _differentiate_sdpa(ctx: Any, grad: Tensor | None, grad_lse: Tensor | None) -> tuple[Tensor | None, ...]:
     query, key, value, out, lse, *tensors = ctx.saved_tensors
     options = list(ctx.options)
     for index, tensor in zip(ctx.tensors, tensors, strict=True):
         options[index] = tensor
-    gradients = sdpa_backward(grad, query, key, value, out, lse, *options)
-    return *gradients, *[None] * (len(options) + 1)
+    if grad is None:
+        grad = torch.zeros_like(out)
+    if grad_lse is None:
+        dq, dk, dv = sdpa_backward(grad, query, key, value, out, lse, *options)
+    else:
+        chosen = _Options(*options)
+        # PyTorch's formula makes an out of its own, flycc's does not: a bound that hides nothing asks for that.
+        options = list(chosen._replace(upper=key.size(2)) if chosen.are_pytorchs else chosen)
+        more = _with_lse(grad, grad_lse, value, out)
+        dq, dk, dv = sdpa_backward(more[0], query, key, *more[1:], lse, *options)
+        dv = dv[..., : value.size(-1)]
+    return dq, dk, dv, *[None] * (len(options) + 1)
+
+
+#: Columns beside a head's, as many as keep rows of 16-bit numbers at multiples of 16 bytes.
+_MORE_COLUMNS = 8
+#: What makes numbers that are sums of those of a row small enough for float16.
+_SMALLER = 256.0
+
+
+def _with_lse(grad: Tensor, grad_lse: Tensor, value: Tensor, out: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """`grad`, `value` and `out` with columns that add the gradient of lse to those of scores, without dropout.
+
+    dS = p * (dO V^T - delta + grad_lse) with delta = rowsum(dO * out): grad_lse is what columns of V that are the same
+    for all keys give, whose out is taken for 0. Two numbers of 16 bits hold it as closely as sums of products need.
+    """
+    high = (grad_lse / _SMALLER).to(grad.dtype)
+    low = (grad_lse - high.float() * _SMALLER).to(grad.dtype)
+    columns = torch.stack([high, low], -1)
+    grad = torch.cat([grad, torch.nn.functional.pad(columns, (0, _MORE_COLUMNS - 2))], -1)
+    value = torch.nn.functional.pad(value, (0, 1), value=_SMALLER)
+    value = torch.nn.functional.pad(value, (0, _MORE_COLUMNS - 1), value=1.0)
+    return grad, value, torch.nn.functional.pad(out, (0, _MORE_COLUMNS))
 
 
 def _save_rms_norm(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from attention_reference import Attention
+from attention_reference import ROUNDOFF, Attention
 from torch import Tensor
 from torch._dynamo.backends.common import aot_autograd
 from torch._functorch.aot_autograd import make_boxed_func
@@ -172,6 +172,41 @@ def test_training_with_a_logsumexp_that_nothing_uses_and_a_checkpoint() -> None:
     ):
         # Two equal gradients of half the sum's bound each, and the rounding of their sum.
         assert ((mine.double() - 2 * wanted).abs() <= 2 * bound + 2**-8 * 2 * wanted.abs()).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, DTYPE, torch.float16])
+@pytest.mark.parametrize("mask_mod", [None, causal])
+def test_gradients_through_the_logsumexp(mask_mod: Callable[..., Tensor] | None, dtype: torch.dtype) -> None:
+    """As attention sinks have them. Two gradients are linear in those of out and of lse, g: dS = p (dP - delta + g), of
+    which p g has the error of p and is rounded with the rest; what is added by dV is nothing.
+    """
+    inputs = [(operand(dtype=dtype) * (0.0625 if dtype is torch.float16 else 1)) for _ in range(3)]
+    inputs = [x.requires_grad_() for x in inputs]
+    mask = None if mask_mod is None else block_mask(mask_mod)
+    graphs = Graphs()
+    compiled = torch.compile(
+        lambda *x: flex_attention(*x, None, mask, return_lse=True), backend=graphs, fullgraph=True
+    )
+    results = compiled(*inputs)
+    weights = [torch.randn_like(x) for x in results]
+    weights[1] *= 1e5 if dtype is torch.float16 else 1
+    gradients = torch.autograd.grad(results, inputs, weights)
+    assert graphs.reasons == []
+    exact = Attention(*(x.detach() for x in inputs), DIM**-0.5, upper=None if mask_mod is None else 0)
+    leaves = [x.detach().double().requires_grad_() for x in inputs]
+    out, lse, p, _ = exact._forward(*leaves)
+    wanted = torch.autograd.grad([out, lse], leaves, [x.double() for x in weights])
+    if dtype is torch.float32:
+        for mine, each in zip(gradients, wanted, strict=True):
+            torch.testing.assert_close(mine.double(), each, rtol=0, atol=2**-18)
+        return
+    u, (query, key, _) = ROUNDOFF[dtype], (x.detach() for x in leaves)
+    off = p.detach() * weights[1].double().abs()[..., None] * (2 * u + 2 * exact._relative(query, key))
+    more = [DIM**-0.5 * off @ key.abs(), DIM**-0.5 * off.mT @ query.abs(), torch.zeros_like(key)]
+    bounds = exact.backward_bounds(weights[0])
+    for mine, each, bound, by_lse in zip(gradients, wanted, bounds, more, strict=True):
+        # The rounding of the whole is of another number than that of either part.
+        assert ((mine.double() - each).abs() <= bound + by_lse + u * each.abs()).all()
 
 
 def test_sizes_offsets_and_constants_that_only_the_run_knows() -> None:
