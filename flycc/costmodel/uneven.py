@@ -29,11 +29,12 @@ _LONGEST = 64
 
 def representative(lengths: Sequence[int] | np.ndarray) -> list[int]:
     """Numbers of the workgroups to trace, given the lengths of all: one of the shortest, one of the longest of up to
-    64 or else of the three shortest lengths, and one of a length in the middle."""
+    64 or else of the three shortest lengths, and one of a length between."""
     kinds, numbers = np.unique(np.asarray(lengths), return_index=True)
     upper = max(int((kinds <= _LONGEST).sum()) - 1, min(2, len(kinds) - 1))
-    middle = int(abs(kinds[: upper + 1] - (kinds[0] + kinds[upper]) / 2).argmin())
-    return [int(numbers[i]) for i in sorted({0, middle, upper})]
+    between = kinds[1:upper]
+    middle = [1 + int(abs(between - (3 * kinds[0] + kinds[upper]) / 4).argmin())] if len(between) else []
+    return [int(numbers[i]) for i in sorted({0, *middle, upper})]
 
 
 def check_lengths(lengths: Sequence[int] | np.ndarray, grid: Extent) -> np.ndarray:
@@ -49,29 +50,26 @@ def check_lengths(lengths: Sequence[int] | np.ndarray, grid: Extent) -> np.ndarr
 
 
 @dataclass(frozen=True, slots=True)
-class _Paces:
-    """By length: `timings` of as many equal workgroups, clocks that each adds, and `start`, that all take beside."""
+class _Line:
+    """Clocks that a workgroup of a `length` adds, at two lengths, and on the line through these at others; `start` is
+    what the launch takes beside. `timings` are of as many equal workgroups of the two."""
 
-    lengths: list[int]
-    timings: list[Timing]
-    paces: list[float]
+    lengths: tuple[int, int]
+    paces: tuple[float, float]
+    timings: tuple[Timing, Timing]
     start: float
 
-    def of(self, length: np.ndarray) -> np.ndarray:
-        """Clocks that workgroups of these lengths add: on the line through the shortest and the longest."""
-        first, last = self.paces[0], self.paces[-1]
-        slope = (last - first) / (self.lengths[-1] - self.lengths[0])
-        return np.asarray(first + (length - self.lengths[0]) * slope)
+    def at(self, length: np.ndarray) -> np.ndarray:
+        """Clocks of workgroups of these lengths."""
+        (least, most), (first, last) = self.lengths, self.paces
+        return np.asarray(first + (length - least) * (last - first) / (most - least))
 
-    def doubt(self, lengths: np.ndarray) -> float:
-        """What a parabola through all three differs from the line, as a share of all clocks; 0 of two."""
-        least, *between, most = self.lengths
-        if not between:
-            return 0.0
-        middle = np.array(between)
-        off = (np.array(self.paces[1:-1]) - self.of(middle)) / ((middle - least) * (middle - most))
-        apart = abs((lengths - least) * (lengths - most)).sum()
-        return float(abs(off).max() * apart / self.of(lengths).sum())
+    def bend(self, length: int, pace: float, lengths: np.ndarray) -> float:
+        """By how much workgroups of `lengths` differ, as a share of all their clocks, from a parabola through the two
+        and a third length that adds `pace`."""
+        least, most = self.lengths
+        off = (pace - float(self.at(np.array(length)))) / ((length - least) * (length - most))
+        return abs(off) * float(abs((lengths - least) * (lengths - most)).sum() / self.at(lengths).sum())
 
 
 class UnevenLaunch(Launch):
@@ -97,16 +95,17 @@ class UnevenLaunch(Launch):
             raise ValueError(
                 f"lengths: those of the launch differ, but the traced workgroups are all of length {self.known[0]}"
             )
-        self.equal = [
-            Launch(trace, machine, grid, reuse=self.reuse, traced=[by_length[length]])
+        self.equal = {
+            length: Launch(trace, machine, grid, reuse=self.reuse, traced=[by_length[length]])
             for length in self.known
-        ]
+        }
         self.dealt = schedule(lengths.tolist(), self.resident, machine)
         self._mean_length = float(lengths.mean())
+        self._checked = False
 
     @property
     def simulated(self) -> list[Program]:
-        return [program for launch in self.equal for program in launch.simulated]
+        return [program for launch in self.equal.values() for program in launch.simulated]
 
     @property
     def active(self) -> float:
@@ -118,32 +117,41 @@ class UnevenLaunch(Launch):
 
     def _ending(self, share: Supply) -> tuple[float, Timing]:
         """The `Timing` is that of workgroups of the mean length."""
-        paces = self._paces(share)
-        self.uncertain = max(self.uncertain, paces.doubt(self.lengths))
-        self.dealt = self._deal(paces, share)
-        least, most = self.known[0], self.known[-1]
+        line = self._line(share)
+        if not self._checked:  # what a supply changes, it changes at all lengths
+            between = self.known[1:-1]
+            bends = [line.bend(length, self._pace(length, share)[0], self.lengths) for length in between]
+            self.uncertain, self._checked = max(bends, default=0.0), True
+        self.unsteady = any(launch.unsteady for launch in self.equal.values())
+        self.dealt = self._deal(line, share)
+        least, most = line.lengths
         beyond = (self._mean_length - most) / (most - least)
-        timing = extrapolate(paces.timings[0], paces.timings[-1], beyond)
-        return paces.start + self.dealt.end, replace(timing, events=[])
+        timing = extrapolate(*line.timings, beyond)
+        return line.start + self.dealt.end, replace(timing, events=[])
 
-    def _paces(self, share: Supply) -> _Paces:
-        count = min(launch.most([0]) for launch in self.equal)
-        timings = [launch.simulate([0] * count, share) for launch in self.equal]
-        self.unsteady = any(launch.unsteady for launch in self.equal)
-        paces = [launch.pace(timing) for launch, timing in zip(self.equal, timings, strict=True)]
-        starts = [timing.clk - count * pace for timing, pace in zip(timings, paces, strict=True)]
-        return _Paces(self.known, timings, paces, max(starts))
+    def _line(self, share: Supply) -> _Line:
+        least, most = self.known[0], self.known[-1]
+        (first, before), (last, after) = self._pace(least, share), self._pace(most, share)
+        start = after.clk - len(after.ends) * last
+        return _Line((least, most), (first, last), (before, after), start)
 
-    def _deal(self, paces: _Paces, share: Supply) -> Schedule:
+    def _pace(self, length: int, share: Supply) -> tuple[float, Timing]:
+        """Clocks that another workgroup of a traced length adds, and the timing of some."""
+        count = min(launch.most([0]) for launch in self.equal.values())
+        timing = self.equal[length].simulate([0] * count, share)
+        return self.equal[length].pace(timing), timing
+
+    def _deal(self, line: _Line, share: Supply) -> Schedule:
         alone = 1.0
         if self.resident > 1:
-            by_itself = self.equal[-1].simulate([0], share).clk - paces.start
-            alone = min(1.0, max(1 / self.resident, paces.paces[-1] / max(1.0, by_itself)))
-        return schedule(paces.of(self.lengths).tolist(), self.resident, self.machine, alone)
+            by_itself = self.equal[line.lengths[1]].simulate([0], share).clk - line.start
+            alone = min(1.0, max(1 / self.resident, line.paces[1] / max(1.0, by_itself)))
+        return schedule(line.at(self.lengths).tolist(), self.resident, self.machine, alone)
 
     def each(self) -> dict[str, float]:
-        first, last = self.equal[0].each(), self.equal[-1].each()
-        share = (self._mean_length - self.known[0]) / (self.known[-1] - self.known[0])
+        least, most = self.known[0], self.known[-1]
+        first, last = self.equal[least].each(), self.equal[most].each()
+        share = (self._mean_length - least) / (most - least)
         return {name: first[name] + (last[name] - first[name]) * share for name in first}
 
     def _of_workgroups(self) -> list[str]:

@@ -165,10 +165,11 @@ def test_lengths_that_do_not_apply() -> None:
     [
         ([7, 7, 7], [7]),
         ([2, 4], [2, 4]),
-        (range(128, 0, -4), [4, 32, 64]),
-        (range(1, 11), [1, 5, 10]),
+        (range(128, 0, -4), [4, 20, 64]),
+        (range(1, 11), [1, 3, 10]),
         ([100, 90, 80, 110], [80, 90, 100]),
         ([3, 200], [3, 200]),
+        ([2, 60, 62], [2, 60, 62]),
     ],
 )
 def test_those_to_trace(lengths: Sequence[int], chosen: list[int]) -> None:
