@@ -10,9 +10,9 @@ import flydsl.expr as fx
 
 from flycc.kernels.attention.backward_kernarg import BACKWARD
 from flycc.kernels.attention.backward_variant import BackwardVariant
+from flycc.kernels.attention.order import tile_of
 from flycc.kernels.common import arguments
 from flycc.kernels.common.vectors import ELEMENTS
-from flycc.kernels.gemm.order import on_xcd
 
 if TYPE_CHECKING:
     Numbers = Any
@@ -37,13 +37,12 @@ class Head:
         size = shape.keys if of_keys else shape.queries
         tiles = (size + (variant.config.rows - 1)) // variant.config.rows
         heads = fx.Int32(fx.Uint32(shape.heads) // fx.Uint32(shape.group)) if of_keys else shape.heads
-        number = fx.Int32(on_xcd(fx.block_idx.x, tiles * heads * shape.batch))
-        row_of_tiles = fx.Int32(fx.Uint32(number) // fx.Uint32(tiles))
-        tile = number - row_of_tiles * tiles
+        uneven = variant.features.upper and variant.config.what != "delta"
+        of_all, tile = tile_of(fx.block_idx.x, tiles, heads * shape.batch, uneven)
         if descending:
             tile = tiles - 1 - tile
-        batch = fx.Int32(fx.Uint32(row_of_tiles) // fx.Uint32(heads))
-        return cls(batch, row_of_tiles - batch * heads, tile * variant.config.rows)
+        batch = fx.Int32(fx.Uint32(of_all) // fx.Uint32(heads))
+        return cls(batch, of_all - batch * heads, tile * variant.config.rows)
 
     def place(self, shape: Any, name: str, head: fx.Int32 | None = None) -> fx.Int64:
         """Elements from the operand's first to that of row 0 of the head, or of another head of the batch."""

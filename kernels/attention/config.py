@@ -17,6 +17,8 @@ RUNGS = (32, 64, 96, 128, 160, 192, 256)
 WAVE_QUERIES = 32
 #: Tiles of K and of V in LDS: one that is read, two on their way.
 STAGES = 3
+#: Numbers of heads whose tiles are taken in one order (`order.tile_of`).
+TOGETHER = (2, 4, 8, 16)
 #: Heads of the kernel for wide ones are padded to multiples of this: of the slices of 64 elements each of two waves has
 #: every other one.
 _WIDE_STEP = 128

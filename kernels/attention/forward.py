@@ -28,6 +28,7 @@ from flycc.kernels.attention.dropout import Dropout
 from flycc.kernels.attention.kernarg import FORWARD
 from flycc.kernels.attention.mfma import BLOCK, as_operands, product
 from flycc.kernels.attention.operands import resident, store, valid
+from flycc.kernels.attention.order import tile_of
 from flycc.kernels.attention.scores import LN_2, Band, Documents, Mask, Place, Scores
 from flycc.kernels.attention.softmax import LOWEST, over_halves, splat, weights
 from flycc.kernels.attention.tiles import Ring, Rows, RowSlices
@@ -37,7 +38,6 @@ from flycc.kernels.common.buffers import bounded, checked
 from flycc.kernels.common.machine import WAVE_SIZE
 from flycc.kernels.common.vectors import ELEMENTS
 from flycc.kernels.common.wave import uniform
-from flycc.kernels.gemm.order import on_xcd
 
 if TYPE_CHECKING:
     Sizes = Any
@@ -247,10 +247,9 @@ def build(variant: SdpaVariant) -> tuple[Any, tuple[Any, ...]]:
     ) -> None:
         queries, keys = sizes.queries, sizes.keys
         tiles = fx.Int32(fx.Uint32(queries + (config.queries - 1)) // config.queries)
-        number = fx.Int32(on_xcd(fx.block_idx.x, tiles * sizes.heads * sizes.batch))
-        batch_head = fx.Int32(fx.Uint32(number) // fx.Uint32(tiles))
+        batch_head, place = tile_of(fx.block_idx.x, tiles, sizes.heads * sizes.batch, features.upper)
         # The last queries see most keys where these are causal: they come first.
-        first = (tiles - 1 - (number - batch_head * tiles)) * config.queries
+        first = (tiles - 1 - place) * config.queries
         batch = fx.Int32(fx.Uint32(batch_head) // fx.Uint32(sizes.heads))
         head = batch_head - batch * sizes.heads
         kv_head = fx.Int32(fx.Uint32(head) // fx.Uint32(sizes.group))

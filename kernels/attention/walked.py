@@ -8,10 +8,10 @@ import numpy as np
 
 from flycc.contracts.sdpa import SdpaProblem
 from flycc.kernels.attention.backward_config import WAVE_ROWS, BackwardStep
-from flycc.kernels.attention.config import SdpaConfig, WideConfig
+from flycc.kernels.attention.config import TOGETHER, SdpaConfig, WideConfig
 from flycc.kernels.attention.decode_config import DecodeConfig
 from flycc.kernels.attention.plan import ForwardStep
-from flycc.kernels.common.machine import XCDS
+from flycc.kernels.common.machine import COMPUTE_UNITS, XCDS
 
 Step: TypeAlias = ForwardStep | BackwardStep
 
@@ -31,7 +31,7 @@ def walked(problem: SdpaProblem, step: Step, lower: int | None, upper: int | Non
     of_keys, tile, rows = step.what == "dkv", _tile(step), _rows(step)
     own, others = (keys, queries) if of_keys else (queries, keys)
     tiles = -(-own // rows)
-    place = _on_xcd(step.launch.grid[0]) % tiles
+    place = _places(step.launch.grid[0], tiles, upper is not None)
     if step.what == "forward" or (step.what == "dq" and upper is not None):
         place = tiles - 1 - place  # the last rows come first
     first = place * rows
@@ -58,8 +58,12 @@ def _tile(step: Step) -> int:
     return config.tile
 
 
-def _on_xcd(count: int) -> np.ndarray:
-    """`flycc.kernels.gemm.order.on_xcd` of each of `count` workgroups."""
+def _places(count: int, tiles: int, uneven: bool) -> np.ndarray:
+    """`order.tile_of`: the place in its head's order of each of `count` workgroups' tiles."""
     each, more = divmod(count, XCDS)
-    number = np.arange(count, dtype=np.int64)
-    return number % XCDS * each + np.minimum(number % XCDS, more) + number // XCDS
+    workgroup = np.arange(count, dtype=np.int64)
+    number = workgroup % XCDS * each + np.minimum(workgroup % XCDS, more) + workgroup // XCDS
+    heads, most = count // tiles, COMPUTE_UNITS // XCDS // tiles
+    fitting = [n for n in TOGETHER if heads % (XCDS * n) == 0 and n <= most]
+    together = max(fitting, default=1) if uneven else 1
+    return number % (tiles * together) // together

@@ -30,6 +30,13 @@ def test_gradients() -> None:
     check(operands, grad, Run(order="bshd"))
 
 
+def test_heads_that_are_taken_together() -> None:
+    """16 of two tiles of queries, and of keys."""
+    rng = torch.Generator().manual_seed(seed)
+    operands, grad = operands_of(rng, (16, 16), 140, 150, (64, 32), upper=-3)
+    check(operands, grad, Run(order="bshd"))
+
+
 @pytest.mark.nightly
 @pytest.mark.parametrize("length", [1, 17, 64, 127, 128, 1000])
 @pytest.mark.parametrize("dim", [32, 72, 100, 128, 256])

@@ -88,6 +88,11 @@ def test_bands(lower: int | None, upper: int | None) -> None:
     check(operands((140, 200, 64, 64), (1, 1), lower=lower, upper=upper), Run())
 
 
+def test_heads_that_are_taken_together() -> None:
+    """16 heads of two tiles of queries."""
+    check(operands((140, 150, 64, 64), (4, 2), batch=4, upper=0), Run())
+
+
 @pytest.mark.parametrize("kind", ["bool", "same", "f32", "-inf", "documents", "slopes", "softcap", "dropout"])
 def test_features(kind: str) -> None:
     sizes = 40, 90, 64, 64

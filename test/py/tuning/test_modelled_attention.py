@@ -41,11 +41,14 @@ def _macs(step: Step) -> np.ndarray:
     return np.array([made[number] for number in range(step.launch.grid[0])])
 
 
-@pytest.mark.parametrize("lower", [True, pytest.param(False, marks=pytest.mark.nightly)])
-def test_how_far_workgroups_walk(lower: bool) -> None:
-    """The MFMAs that each of some 12 workgroups executes are linear in the turns that it is said to make: forward, and
-    of both gradients, of a group of two heads, with rows that fill no tile. The lower end is above the last queries."""
-    forward = SdpaProblem("bf16", 1, 2, 1, 760, 1290, 32, 32, lower=lower, upper=True, lse=True)
+@pytest.mark.parametrize(("heads", "queries", "keys"), [(2, 760, 1290), (32, 200, 320)])
+def test_how_far_workgroups_walk(heads: int, queries: int, keys: int) -> None:
+    """The MFMAs that each workgroup executes are linear in the turns that it is said to make: forward, and of both
+    gradients, of groups of two heads, with rows that fill no tile. Of two heads, whose last queries see not the first
+    keys, and of many heads of two tiles, of which workgroups take two or more heads together."""
+    forward = SdpaProblem(
+        "bf16", 1, heads, heads // 2, queries, keys, 32, 32, lower=True, upper=True, lse=True
+    )
     for problem in (forward, SdpaBackwardProblem(forward)):
         for step in _plan(problem):
             lengths = attention.walked(forward, step, *modelled_attention.band(forward))
