@@ -72,9 +72,14 @@ def with_layout(graph: Graph, node: Node, val: torch.Tensor) -> Node:
     return _function(graph, torch.ops.aten.copy.default, empty, node)
 
 
-def has_layout(op: OpView, val: torch.Tensor, layout: Sequence[int]) -> bool:
-    """Whether a result of `op`, whose first has `layout`, can have the strides of `val` at little cost."""
-    if is_row_major(val):
+def has_layout(
+    op: OpView, val: torch.Tensor, layout: Sequence[int], like: torch.Tensor | None = None
+) -> bool:
+    """Whether a result of `op`, whose first has `layout`, can have the strides of `val` at little cost.
+
+    `like`, for gradients, is what they are of: the operator lays them out as `torch.empty_like` does.
+    """
+    if is_row_major(val) or (like is not None and _same_strides(torch.empty_like(like), val)):
         return True
     if isinstance(op, RmsNormOp):
         # Rows may be normalised in any order, so that of memory serves as well.

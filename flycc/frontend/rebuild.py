@@ -19,7 +19,7 @@ from torch_mlir.dialects import func
 from torch_mlir.ir import BlockArgument, Module, Operation, OpView, UnitAttr, Value
 
 from flycc.contracts import FlyccError, Problem, Reason
-from flycc.dialects import ScaleGuardOp, VersionedOp, problem
+from flycc.dialects import ScaleGuardOp, SdpaBackwardOp, VersionedOp, problem
 from flycc.dialects.base import Flycc
 from flycc.dialects.sizes import known
 from flycc.dialects.tensor import SHAPE_ATTR, SHAPES_ATTR
@@ -185,15 +185,18 @@ class _Rebuilding:
 
     def refusal(self, op: OpView, consumed: frozenset[str]) -> Reason | None:
         """Why the match `op` may not replace its roots, or None."""
-        roots = [root for roots in self._roots(op.operation) for root in roots]
+        grouped = self._roots(op.operation)
         layout = self._layout(op)
-        for root in roots:
-            val = root.meta.get("val")
-            if not isinstance(val, torch.Tensor) or not has_layout(op, val, layout):
-                return Reason(
-                    "rebuild.layout",
-                    f"kernels write row-major results, but the graph relies on {root.name} having {_layout(val)}",
-                )
+        for group, like in zip(grouped, self._likes(op), strict=True):
+            for root in group:
+                val = root.meta.get("val")
+                if not isinstance(val, torch.Tensor) or not has_layout(op, val, layout, like):
+                    return Reason(
+                        "rebuild.layout",
+                        "kernels write row-major results, "
+                        f"but the graph relies on {root.name} having {_layout(val)}",
+                    )
+        roots = [root for group in grouped for root in group]
         involved = [self._node(name) for name in consumed]
         devices = {str(v.device) for node in involved if isinstance(v := node.meta.get("val"), torch.Tensor)}
         if len(devices) > 1:
@@ -288,6 +291,13 @@ class _Rebuilding:
         if isinstance(val, torch.Tensor) and not is_row_major(val):
             return layout_of(val)
         return list(range(len(known(op.results[0]).dims)))
+
+    def _likes(self, op: OpView) -> list[torch.Tensor | None]:
+        """For each result of `op` the value of the operand that it is a gradient of, laid out like it."""
+        if isinstance(op, SdpaBackwardOp):
+            operands = (op.query, op.key, op.value)
+            return [None if is_new(x) else self._values(x)[0].meta.get("val") for x in operands]
+        return [None] * len(op.operation.results)
 
     def _roots(self, op: Operation) -> list[list[Node]]:
         """For each result of the match `op` the nodes whose value it computes; one result at least has some."""

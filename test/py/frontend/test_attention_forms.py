@@ -184,3 +184,23 @@ def test_a_factor_that_only_the_run_knows_has_a_reason() -> None:
         "sdpa.form: written as products and a softmax: mul_2 stands between its scores and the softmax"
     ]
     assert [c.kernel for c in candidates if c.family == "gemm"] == ["flycc::gemm"] * 2
+
+
+def test_gradients_of_transposed_heads_at_every_length() -> None:
+    """Those of queries that are [batch, length, heads, dim] in memory are so, too, in one graph for all lengths."""
+
+    def forward(x: Tensor, kv: Tensor) -> Tensor:
+        query = x.unflatten(2, (3, 16)).transpose(1, 2)
+        return F.scaled_dot_product_attention(query, kv, kv, is_causal=True, enable_gqa=True)
+
+    recorder = Recorder()
+    compiled = torch.compile(forward, backend=recorder)
+    for length in (5, 9):
+        x, kv = torch.randn(2, length, 48).bfloat16(), torch.randn(2, 1, length, 16).bfloat16()
+        for tensor, dim in ((x, 1), (kv, 2)):
+            torch._dynamo.mark_dynamic(tensor.requires_grad_(), dim)
+        found, wanted = (torch.autograd.grad(run(x, kv).sum(), (x, kv)) for run in (compiled, forward))
+        for gradient, expected in zip(found, wanted, strict=True):
+            assert (gradient - expected).abs().max() <= 2.0**-5 * expected.abs().max()
+    assert len(recorder.graphs) == 2
+    assert recorder.families()["sdpa"] == recorder.families()["sdpa_backward"] == (1, 0)
