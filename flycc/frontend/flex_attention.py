@@ -39,7 +39,9 @@ from flycc.frontend.flex_forms import (
 )
 from flycc.frontend.flex_operands import Calls, NewNodes, Operands
 from flycc.frontend.lockstep import NEW, called, switches_mode, writes, written
+from flycc.frontend.model_numbers import known_number
 from flycc.frontend.nodes import reached
+from flycc.frontend.shared_heads import unrepeated
 
 _DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 #: Under this name in a node's "custom" metadata, which AOTAutograd hands on, is the reason why a call stays.
@@ -154,7 +156,7 @@ def _keep(module: GraphModule, node: Node, shared: Calls) -> None:
     bodies = [operator.attrgetter(body.target)(module) for body in (score_mod, block_mask[-1])]
     score, seen = read_score_mod(bodies[0]), read_mask_mod(bodies[1])
     scoring = _sorted(score, seen, call.wants_lse)
-    scale = _number(scale) * score.scale
+    scale = known_number(scale) * score.scale
     if not 0 < scale < math.inf:
         raise _refuse("scale", f"scores are multiplied by {scale:g}; kernels take positive numbers")
     new = NewNodes(node, shared)
@@ -313,10 +315,14 @@ def _sdpa(
     """The call of `flycc::sdpa`."""
     dtype = call.out.dtype
     wants_lse = call.wants_lse or (call.out.requires_grad and dtype is not torch.float32)
-    shares = bool(example(call.query).shape[1] != example(call.key).shape[1])
+    query, key, value = _operands(call, new)
+    new.evaluate()
+    shares = bool(example(query).shape[1] != example(key).shape[1])
     return new.function(
         composite_ops.sdpa._opoverload,
-        *_operands(call, new),
+        query,
+        key,
+        value,
         wants_lse,
         _mask(new, operands, scoring, dtype),
         False,
@@ -332,10 +338,14 @@ def _sdpa(
 
 
 def _operands(call: _Call, new: NewNodes) -> list[Any]:
-    """Query, key and value in the type that autocast wants, and of the same batch."""
+    """Query, key and value in the type that autocast wants, and of the same batch; heads are not repeated for it."""
+    before = [unrepeated(call.key), unrepeated(call.value)]
+    if example(before[0]).shape[1] != example(before[1]).shape[1]:
+        before = [call.key, call.value]
     found = []
-    for operand in (call.query, call.key, call.value):
+    for operand in (call.query, *before):
         node: Any = operand
+        int(example(operand).shape[3])  # a guard: kernels are made for heads of a width
         if example(operand).dtype != call.out.dtype:
             node = new.method("to", node, call.out.dtype)
         if operand is not call.query and example(operand).shape[0] != call.out.shape[0]:
@@ -419,8 +429,3 @@ def _laid_out(new: NewNodes, out: Node, like: FakeTensor) -> Node:
     laid_out = new.method("permute", dense, *back)
     new.evaluate()
     return laid_out
-
-
-def _number(option: Any) -> float:
-    """A float; one that Dynamo made an input becomes a constant, with a guard."""
-    return float(example(option) if isinstance(option, Node) else option)

@@ -90,17 +90,17 @@ def test_layouts_types_and_results() -> None:
         hidden, aux = flex_attention(query, query, query, block_mask=late, return_aux=AuxRequest(lse=True))
         broadcast = flex_attention(query, *shared, None, masks[prefix])
         sloped = flex_attention(query, query, query, lambda s, b, h, q, kv: s + learned[h] * (kv - q))
-        return outs, by_rows, cast, hidden, aux.lse, broadcast, sloped
+        groups = [query[:, :2][:, :, None].expand(-1, -1, 2, -1, -1).flatten(1, 2) for _ in range(2)]
+        repeated = flex_attention(query, *groups, None, masks[causal])
+        return outs, by_rows, cast, hidden, aux.lse, broadcast, sloped, repeated
 
     graphs = Graphs()
     with torch.no_grad():
-        outs, by_rows, cast, hidden, lse, broadcast, sloped = torch.compile(
+        outs, by_rows, cast, hidden, lse, broadcast, sloped, repeated = torch.compile(
             attend, backend=graphs, fullgraph=True
         )(laid_out, wide, query, shared)
-    assert (graphs.reasons, graphs.calls()) == (
-        [],
-        2 * len(orders) + 4,
-    )  # by_rows is of one that is there already
+    calls = 2 * len(orders) + 5  # by_rows is of one that is there already
+    assert (graphs.reasons, graphs.calls()) == ([], calls)
     for given, (whole, part), order in zip(laid_out, outs, orders, strict=True):
         check(whole, *given)
         check(part, *given, upper=0)
@@ -122,6 +122,9 @@ def test_layouts_types_and_results() -> None:
     i, j = torch.arange(LENGTH).view(-1, 1), torch.arange(LENGTH)
     check(broadcast, query, *(x.expand(BATCH, -1, -1, -1) for x in shared), mask=(i >= j) | (j < 3))
     check(sloped, query, query, query, slopes=learned.detach())
+    check(repeated, query, query[:, :2], query[:, :2], upper=0)
+    *_, call = graphs.aten[0].graph.find_nodes(op="call_function", target=torch.ops.flycc.sdpa.default)
+    assert [x.meta["val"].shape[1] for x in call.args[:3]] == [HEADS, 2, 2]
 
 
 def test_layers_share_what_is_loaded_until_something_is_written() -> None:
