@@ -12,7 +12,7 @@ from torch_mlir.dialects.ext import Operand, Pure, Result
 from flycc.contracts.sdpa import MAX_HEAD_DIM, MaskKind, SdpaBackwardProblem, SdpaDtype, SdpaProblem
 from flycc.dialects.base import Flycc, create
 from flycc.dialects.constants import constant
-from flycc.dialects.sizes import known, named, row_alignment
+from flycc.dialects.sizes import known, named, product, row_alignment
 from flycc.dialects.tensor import Dims, Tensor, TorchFloat, TorchInt, VTensor, contradict, show
 from flycc.dialects.verifying import Fault, check_dims, check_dtype, has_attributes, segments, tensors, verify
 
@@ -32,9 +32,10 @@ class SdpaOp(Flycc.Operation, name="sdpa", traits=[Pure]):  # type: ignore[call-
     """`out = softmax(scores) value`, as `SdpaProblem` defines it; bf16 or f16.
 
     `query` is [B, H, S, D], `key` [B, G, T, D], `value` [B, G, T, E] with H a multiple of G; `out` is [B, H, S, E] and
-    `lse`, if there, f32 [B, H, S]. `scale` multiplies the scores. Query i sees the keys i + lower <= j <= i + upper.
-    `mask`, of i1 (true: seen), bf16, f16 or f32 (added), is broadcastable to [B, H, S, T]; `query_documents` [B, S] and
-    `key_documents` [B, T] are integers, one there if the other is; `slopes` are f32 [H]. `softcap` 0 is none.
+    `lse`, if there, f32 [B, H, S]. All may lack B, or B and the heads, or have several sizes in the place of B. `scale`
+    multiplies the scores. Query i sees the keys i + lower <= j <= i + upper. `mask`, of i1 (true: seen), bf16, f16 or
+    f32 (added), is broadcastable to [B, H, S, T]; `query_documents` [B, S] and `key_documents` [B, T] are integers, one
+    there if the other is; `slopes` are f32 [H]. `softcap` 0 is none.
     `dropout_p` above 0 needs `seed`, si64 [2].
 
         %out = "flycc.sdpa"(%q, %k, %v, %scale, %zero) {dropout_p = 0.0 : f64, softcap = 0.0 : f64,
@@ -152,17 +153,27 @@ def backward_problem(op: SdpaBackwardOp) -> SdpaBackwardProblem:
     return SdpaBackwardProblem(_posed(op, known(op.out), True))
 
 
+def four(dims: Dims) -> Dims:
+    """[batch, heads, length, dim] of what has other sizes in front of the length: see `SdpaOp`."""
+    if len(dims) <= 4:
+        return (*(1,) * (4 - len(dims)), *dims)
+    *outer, heads, length, dim = dims
+    batch = None if None in outer else product(size for size in outer if size is not None)
+    return batch, heads, length, dim
+
+
 def _posed(op: SdpaOp | SdpaBackwardOp, out: Tensor, lse: bool) -> SdpaProblem:
-    query, key, value = (known(x) for x in (op.query, op.key, op.value))
+    dtype = known(op.query).dtype
+    query, key, value = (four(known(x).dims) for x in (op.query, op.key, op.value))
     return SdpaProblem(
-        dtype=cast(SdpaDtype, query.dtype),
-        batch=named(query.dims[0], "B"),
-        heads=named(query.dims[1], "H"),
-        kv_heads=named(key.dims[1], "G"),
-        queries=named(query.dims[2], "S"),
-        keys=named(key.dims[2], "T"),
-        head_dim=named(query.dims[3], "D"),
-        value_dim=named(value.dims[3], "E"),
+        dtype=cast(SdpaDtype, dtype),
+        batch=named(query[0], "B"),
+        heads=named(query[1], "H"),
+        kv_heads=named(key[1], "G"),
+        queries=named(query[2], "S"),
+        keys=named(key[2], "T"),
+        head_dim=named(query[3], "D"),
+        value_dim=named(value[3], "E"),
         mask="none" if op.mask is None else MASKS[known(op.mask).dtype],
         lower=op.lower is not None,
         upper=op.upper is not None,
@@ -222,7 +233,7 @@ def _check(op: ir.Operation, given: dict[str, ir.Value], results: dict[str, ir.V
             check_dims(name, values[name], out_dims)
     if "lse" in values:
         check_dtype("lse", values["lse"], ("f32",))
-        check_dims("lse", values["lse"], out_dims[:3])
+        check_dims("lse", values["lse"], out_dims[:-1])
     _check_options(values)
     softcap, dropout_p = (op.attributes[name].value for name in _NUMBERS)
     if not 0 <= softcap < math.inf:
@@ -238,30 +249,35 @@ def _check_operands(values: dict[str, Tensor]) -> Dims:
     """Checks query, key and value; the shape of what they make."""
     query, key, value = (values[name] for name in ("query", "key", "value"))
     check_dtype("query", query, DTYPES)
+    rank = len(query.dims)
     for name in ("query", "key", "value"):
         check_dtype(name, values[name], (query.dtype,))
-        if len(values[name].dims) != 4:
-            raise Fault(f"{name} must have rank 4, got {show(values[name].dims)}")
-    batch, heads, queries, head_dim = query.dims
-    kv_heads, keys, value_dim = key.dims[1], key.dims[2], value.dims[3]
-    check_dims("key", key, (batch, kv_heads, keys, head_dim))
-    check_dims("value", value, (batch, kv_heads, keys, value_dim))
+        if len(values[name].dims) != rank or rank < 2:
+            wanted = "at least 2" if name == "query" else f"{rank} as query has"
+            raise Fault(f"{name} must have rank {wanted}, got {show(values[name].dims)}")
+    *outer, queries, head_dim = query.dims
+    keys, value_dim = key.dims[-2], value.dims[-1]
+    heads, kv_heads = (four(tensor.dims)[1] for tensor in (query, key))
+    shared = (*outer[:-1], *key.dims[-3:-2])
+    check_dims("key", key, (*shared, keys, head_dim))
+    check_dims("value", value, (*shared, keys, value_dim))
     if isinstance(heads, int) and isinstance(kv_heads, int) and (heads % kv_heads if kv_heads else heads):
         raise Fault(f"heads of query must be a multiple of those of key, got {heads} and {kv_heads}")
     for name, dim in (("query", head_dim), ("value", value_dim)):
         if isinstance(dim, int) and not 1 <= dim <= MAX_HEAD_DIM:
             raise Fault(f"the last dimension of {name} must be 1 to {MAX_HEAD_DIM}, got {dim}")
-    return (batch, heads, queries, value_dim)
+    return (*outer, queries, value_dim)
 
 
 def _check_options(values: dict[str, Tensor]) -> None:
     """Checks the tensors that need not be there."""
-    batch, heads, queries, _ = values["query"].dims
-    keys = values["key"].dims[2]
+    *outer, queries, _ = values["query"].dims
+    batch, heads, _, _ = four(values["query"].dims)
+    keys = values["key"].dims[-2]
     if "mask" in values:
         mask = values["mask"]
         check_dtype("mask", mask, tuple(MASKS))
-        fault = mask_fault(mask.dims, (batch, heads, queries, keys))
+        fault = mask_fault(mask.dims, (*outer, queries, keys))
         if fault is not None:
             raise Fault(fault)
     if ("query_documents" in values) != ("key_documents" in values):
@@ -279,7 +295,7 @@ def _check_options(values: dict[str, Tensor]) -> None:
 
 
 def mask_fault(mask: Dims, scores: Dims) -> str | None:
-    """Why a mask cannot be broadcast to scores of four dimensions, or None."""
+    """Why a mask cannot be broadcast to scores, or None."""
     trailing = scores[len(scores) - len(mask) :] if len(mask) <= len(scores) else ()
     if len(mask) > len(scores) or any(
         m != 1 and contradict(m, s) for m, s in zip(mask, trailing, strict=True)

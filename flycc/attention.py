@@ -53,6 +53,18 @@ def forward(query: Tensor, key: Tensor, value: Tensor, scoring: Scoring) -> tupl
     return out, lse
 
 
+def in_four_dimensions(x: Tensor) -> Tensor:
+    """[..., heads, length, dim], whose sizes in front may be missing, as [batch, heads, length, dim]."""
+    return x[(None,) * (4 - x.dim())] if x.dim() < 4 else x.flatten(0, -4)
+
+
+def mask_in_four_dimensions(mask: Tensor | None, query: Tensor) -> Tensor | None:
+    """The mask for `in_four_dimensions` of a query."""
+    if mask is None or mask.dim() < 4 or query.dim() == 4:
+        return mask
+    return in_four_dimensions(mask.expand(*query.shape[:-3], *mask.shape[-3:]))
+
+
 def log_sums(query: Tensor, key: Tensor, scoring: Scoring) -> Tensor:
     """The lse of `forward` alone, float32."""
     lse = query.new_empty(query.shape[:-1], dtype=torch.float32)

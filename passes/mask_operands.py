@@ -178,6 +178,6 @@ def _in_place(mask: Mask, scores: Dims, before: ir.Operation) -> ir.Value:
     if len(shape) == 3 and heads == 1 and all(isinstance(size, int) for size in rest):
         return viewed(mask.value, [size for size in rest if isinstance(size, int)], before)
     numbers = [size for size in (*batch_heads, *rest) if isinstance(size, int)]
-    if len(shape) != 3 or len(numbers) != 4 or contradict(heads, numbers[0] * numbers[1]):
+    if len(scores) != 4 or len(shape) != 3 or len(numbers) != 4 or contradict(heads, numbers[0] * numbers[1]):
         raise Unlike("mask", f"its mask is {show(shape)} where its scores are {show(mask.scores)}")
     return viewed(mask.value, numbers, before)

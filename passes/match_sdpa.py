@@ -15,6 +15,7 @@ from flycc.dialects.sdpa import DTYPES, MASKS, build_sdpa, build_sdpa_backward, 
 from flycc.dialects.tensor import Dims, contradict, same_dims, show, stamped
 from flycc.passes.mask_operands import mask_options
 from flycc.passes.matching import match, replace
+from flycc.passes.seen_through import sizes
 from flycc.passes.torch_ir import constant, is_none, nested_ops, new_constant, operator_name
 from flycc.passes.written_attention import SOFTMAXES, Mask, Unlike, read_attention
 
@@ -76,25 +77,32 @@ class _Attention:
                 raise Unlike("type", f"{name} is {value.type}; a value tensor of known rank is needed")
             if tensor.dtype not in DTYPES:
                 raise Unlike("dtype", f"{name} is {tensor.dtype}; it must be one of {', '.join(DTYPES)}")
-            if len(tensor.dims) != 4:
-                raise Unlike("rank", f"{name} is {show(tensor.dims)}; [batch, heads, length, dim] is needed")
+            self._check_rank(name, tensor.dims)
             if 0 in tensor.dims:
                 raise Unlike("empty", f"{name} is {show(tensor.dims)}; every size must be at least 1")
-            if isinstance(tensor.dims[3], int) and tensor.dims[3] > MAX_HEAD_DIM:
+            if isinstance(tensor.dims[-1], int) and tensor.dims[-1] > MAX_HEAD_DIM:
                 raise Unlike(
                     "head-dim",
                     f"{name} is {show(tensor.dims)}; a head may have at most {MAX_HEAD_DIM} elements",
                 )
         query = self.dims("query")
         for name in ("key", "value"):
-            if contradict(query[0], self.dims(name)[0]):
+            if any(map(contradict, query[:-3], self.dims(name)[:-3])):
                 raise Unlike("broadcast", f"{name} has another batch than query; kernels do not broadcast it")
+
+    def _check_rank(self, name: str, dims: Dims) -> None:
+        query = stamped(self.given["query"])
+        assert query is not None
+        if len(dims) < 2 or len(dims) != len(query.dims):
+            raise Unlike("rank", f"{name} is {show(dims)}; [..., length, dim] of the rank of query is needed")
+        if len(dims) > 4 and not all(isinstance(size, int) for size in dims[:-3]):
+            raise Unlike("rank", f"{name} is {show(dims)}; sizes in front of heads must be known to be one")
 
     def scale(self, before: ir.Operation) -> ir.Value:
         """What scores are multiplied by; 1 / sqrt(head dim) where it is None."""
         if "scale" in self.given:
             return self.given["scale"]
-        head_dim = self.dims("query")[3]
+        head_dim = self.dims("query")[-1]
         if not isinstance(head_dim, int):
             raise Unlike("scale", "it follows from a head dim that only the run knows")
         return new_constant(head_dim**-0.5, before)
@@ -118,7 +126,7 @@ class _Attention:
     @property
     def scores(self) -> Dims:
         """The shape of the scores."""
-        return (*self.dims("query")[:3], self.dims("key")[2])
+        return (*self.dims("query")[:-1], self.dims("key")[-2])
 
     def upper(self, before: ir.Operation) -> dict[str, ir.Value]:
         """The last key that a query sees, where there is one: the query's own with `is_causal`."""
@@ -230,7 +238,7 @@ def _raise(op: ir.Operation, attention: _Attention, given: Mapping[str, ir.Value
         raise Unlike("results", "more is used of it than its output and lse")
     wanted, sums = bool(list(lse.uses)), stamped(lse)
     # Some of PyTorch's ops pad their lse.
-    right = sums is not None and same_dims(sums.dims, attention.dims("query")[:3])
+    right = sums is not None and same_dims(sums.dims, attention.dims("query")[:-1])
     if wanted and not right and not operator_name(op).startswith("flycc."):
         raise Unlike("lse", "its lse is used in a form that kernels do not give")
     query, key, value = (given[name] for name in _BEFORE)
@@ -247,7 +255,7 @@ def _raise_backward(
     numbers: Mapping[str, float],
 ) -> None:
     lse = stamped(given["lse"])
-    if lse is None or len(lse.dims) != 3:
+    if lse is None or len(lse.dims) + 1 != len(sizes(given["query"])):
         raise Unlike("lse", "the forward pass has given no lse, which the kernels read")
     grad, query, key, value, out, sums = (given[name] for name in _BACK)
     dq, dk, dv = op.results

@@ -7,16 +7,20 @@ What Q, K and V are is read through views (`passes.views`), so that repeated hea
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from torch_mlir import ir
 
-from flycc.dialects.tensor import Dims, same_dims, stamped
+from flycc.dialects.tensor import Dim, Dims, same, same_dims, stamped
 from flycc.passes.attention_masks import fill_of
 from flycc.passes.new_ops import new_list, new_op, viewed
 from flycc.passes.seen_through import VIEWS, seen_through, sizes
 from flycc.passes.torch_ir import constant, new_constant, node_name, operator_name, producer, users
 from flycc.passes.views import View
+
+_Item = TypeVar("_Item")
 
 #: The ops that `read_attention` starts at.
 SOFTMAXES = ("aten._softmax", "aten.softmax.int", "aten._safe_softmax")
@@ -54,7 +58,7 @@ class Mask:
 class Written:
     """Attention in a graph: makers of its operands, masks from the last to the first, and the ops that go with it.
 
-    `root` is the value that it gives: [batch, heads, queries, value dim], or that without leading sizes of 1.
+    `root` is the value that it gives: [..., heads, queries, value dim], of the rank of the operands.
     """
 
     query: Operand
@@ -70,7 +74,7 @@ class Written:
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """Q, K or V: `order` says which dimension of `source` each of the four is, None for a new one of size 1.
+    """Q, K or V: `order` says which dimension of `source` each of `dims` is, None for a new one of size 1.
 
     None for `order` itself: `source` has the elements in order, and becomes a view of the sizes `dims`. `factor` is a
     number that the graph multiplies it with.
@@ -90,9 +94,9 @@ class Operand:
         if self.order is None:
             sizes_ = [size for size in self.dims if isinstance(size, int)]
             if self.swapped:
-                sizes_[2:] = sizes_[:1:-1]
+                sizes_[-2:] = sizes_[:-3:-1]
             value = viewed(value, sizes_, before)
-            return _permuted(value, [0, 1, 3, 2], before) if self.swapped else value
+            return _permuted(value, _swapped(range(len(sizes_))), before) if self.swapped else value
         there = [axis for axis in self.order if axis is not None]
         if there != list(range(len(tensor.dims))):
             value = _permuted(value, there, before)
@@ -104,6 +108,11 @@ class Operand:
                     "unsqueeze", [value, new_constant(axis, before)], tuple(dims), tensor.dtype, before
                 )
         return value
+
+
+def _swapped(items: Sequence[_Item]) -> list[_Item]:
+    """The last two the other way round."""
+    return [*items[:-2], items[-1], items[-2]]
 
 
 def _permuted(value: ir.Value, order: list[int], before: ir.Operation) -> ir.Value:
@@ -123,26 +132,24 @@ def read_attention(softmax: ir.Operation) -> Written | None:
     if product is None:
         return None
     weights = stamped(softmax.results[0])
-    if weights is None or len(weights.dims) != 4:
-        raise Unlike(
-            "rank", f"its weights are {softmax.results[0].type}; [batch, heads, queries, keys] is needed"
-        )
+    if weights is None or len(weights.dims) < 2:
+        raise Unlike("rank", f"its weights are {softmax.results[0].type}; [..., queries, keys] is needed")
     _check_exclusive(softmax, weighing, folded)
     if constant(softmax.operands[1]) not in (-1, len(weights.dims) - 1):
         raise Unlike("softmax-dim", "its softmax is not over keys, the last dimension")
-    scores = (1,) * (4 - len(weights.dims)) + weights.dims
     if not _in_order(weighing.operands[0], softmax.results[0]):
         raise Unlike("form", "its weights are rearranged before they meet the values")
     reading.check_order(product, weights.dims)
-    batch, heads, queries, keys = scores
+    scores = _split(weighing, weights.dims)
+    *outer, queries, keys = scores
     q, k = _factors(product)
     v = weighing.operands[1]
-    query = _operand("query", q, (batch, heads, queries, sizes(q)[-1]), False)
-    key = _operand("key", k, (batch, heads, keys, sizes(k)[-2]), True)
-    value = _operand("value", v, (batch, heads, keys, sizes(v)[-1]), False)
+    query = _operand("query", q, (*outer, queries, sizes(q)[-1]), False)
+    key = _operand("key", k, (*_heads(outer, sizes(k)), keys, sizes(k)[-2]), True)
+    value = _operand("value", v, (*_heads(outer, sizes(v)), keys, sizes(v)[-1]), False)
     if value.factor != 1:
         raise Unlike("form", "its values are multiplied with a number")
-    root, behind = _root(weighing, (*scores[:3], sizes(v)[-1]), len(weights.dims))
+    root, behind = _root(weighing, (*outer, queries, sizes(v)[-1]))
     folded = [*behind, weighing, *folded, softmax, *reading.ops]
     scale = reading.scale * query.factor * key.factor
     if not math.isfinite(scale) or scale <= 0:
@@ -190,10 +197,32 @@ def _factors(product: ir.Operation) -> tuple[ir.Value, ir.Value]:
     return product.operands[first], product.operands[first + 1]
 
 
-def _root(weighing: ir.Operation, dims: Dims, rank: int) -> tuple[ir.Value, list[ir.Operation]]:
-    """The value with the sizes `dims` that the product with V is seen as, and the ops after the product up to it."""
+def _split(weighing: ir.Operation, dims: Dims) -> Dims:
+    """The sizes of weights: with batch and heads apart where what they make is seen so, though they are not."""
+    value = weighing.results[0]
+    while len(dims) == 3 and len(used := users(value)) == 1 and operator_name(used[0]) in VIEWS:
+        value = used[0].results[0]
+        given, seen = View.whole(sizes(weighing.results[0])), sizes(value)
+        if (
+            len(seen) == 4
+            and given is not None
+            and given.reshape(seen) is not None
+            and same(seen[2], dims[1])
+        ):
+            return (*seen[:3], dims[2])
+    return dims
+
+
+def _heads(outer: Sequence[Dim], given: Dims) -> Dims:
+    """The sizes in front of rows of K or V, `given` in a product: one head where all heads' queries are rows of it."""
+    shared, whole = (*outer[:-1], 1), View.whole(given)
+    one = outer and whole is not None and whole.reshape((*shared, *given[-2:])) is not None
+    return shared if one else tuple(outer)
+
+
+def _root(weighing: ir.Operation, wanted: Dims) -> tuple[ir.Value, list[ir.Operation]]:
+    """The value with the sizes `wanted` that the product with V is seen as, and the ops after the product up to it."""
     value, ops = weighing.results[0], list[ir.Operation]()
-    wanted = dims[4 - rank :]
     view = View.whole(sizes(value))
     while view is not None and not same_dims(sizes(value), wanted):
         used = users(value)
@@ -204,7 +233,7 @@ def _root(weighing: ir.Operation, dims: Dims, rank: int) -> tuple[ir.Value, list
         value = used[0].results[0]
     whole, source = View.whole(wanted), View.whole(sizes(weighing.results[0]))
     if view is None or whole is None or source is None or not same_dims(sizes(value), wanted):
-        raise Unlike("form", "what it gives is not seen as [batch, heads, queries, value dim] again")
+        raise Unlike("form", "what it gives is not seen as [..., queries, value dim] again")
     if view != source.reshape(wanted):
         raise Unlike("form", "what it gives is rearranged")
     return value, ops
@@ -227,14 +256,14 @@ def _in_order(value: ir.Value, source: ir.Value) -> bool:
 
 
 def _operand(name: str, value: ir.Value, dims: Dims, swapped: bool) -> Operand:
-    """What `value`, an operand of a product, is of: [batch, heads, length, dim], the last two `swapped` in it."""
+    """What `value`, an operand of a product, is of: `dims`, [..., length, dim], the last two `swapped` in it."""
     values, steps = [value], list[ir.Operation]()
     while (op := producer(values[-1])) is not None and (
         operator_name(op) in VIEWS or _widens(op) or _times(op) is not None
     ):
         steps.append(op)
         values.append(op.operands[0])
-    seen = (*dims[:2], dims[3], dims[2]) if swapped else dims
+    seen = tuple(_swapped(dims)) if swapped else dims
     found: list[Operand] = []
     for index in reversed(range(len(values))):
         view = View.whole(sizes(values[index]))
@@ -248,15 +277,15 @@ def _operand(name: str, value: ir.Value, dims: Dims, swapped: bool) -> Operand:
         if view is None:
             continue
         if swapped:
-            view = view.permute([0, 1, 3, 2])
+            view = view.permute(_swapped(range(len(dims))))
         order = _order(view, sizes(values[index]))
         if order is not None:
             found.append(Operand(values[index], order, swapped, dims, factor))
-    in_place = [operand for operand in found if operand.order == (0, 1, 2, 3)]
+    in_place = [operand for operand in found if operand.order == tuple(range(len(dims)))]
     if in_place or found:
         return (in_place or found)[0]
     if not all(isinstance(dim, int) for dim in dims):
-        raise Unlike("form", f"its {name} is not seen to be [batch, heads, length, dim] of a tensor")
+        raise Unlike("form", f"its {name} is not seen to be [..., length, dim] of a tensor")
     return Operand(value, None, swapped, dims, 1.0)
 
 
@@ -271,12 +300,12 @@ def _widens(op: ir.Operation) -> bool:
 def _order(view: View, dims: Dims) -> tuple[int | None, ...] | None:
     """Which dimension of a tensor of `dims` each of a view of it is, where they are the same but for repeated heads."""
     whole = View.whole(dims)
-    if whole is None or len(dims) > 4:
+    if whole is None or len(dims) > len(view.dims):
         return None
     places = {factors: axis for axis, factors in enumerate(whole.dims) if factors}
     order: list[int | None] = []
     for axis, factors in enumerate(view.dims):
-        if axis == 1 and factors and factors[-1].stride.number == 0:
+        if axis == len(view.dims) - 3 and factors and factors[-1].stride.number == 0:
             factors = factors[:-1]  # heads share it
         if factors and factors not in places:
             return None
@@ -288,7 +317,7 @@ def _order(view: View, dims: Dims) -> tuple[int | None, ...] | None:
             if None not in order:
                 return None
             # The dimension of one that is in its place, if it can be.
-            place = axis if axis < 4 and order[axis] is None else order.index(None)
+            place = axis if order[axis] is None else order.index(None)
             order[place] = axis
     return tuple(order)
 

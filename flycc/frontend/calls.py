@@ -31,9 +31,6 @@ from flycc.passes.torch_ir import NODE_ATTR, constant, is_none, producer
 #: The FX node, or number, that is the value of an operand; None for an operand that is absent.
 Operand = Callable[[Value | None], Any]
 
-#: Orders in memory of the dimensions of what attention gives, and what the op calls them.
-_ATTENTION_LAYOUTS: dict[tuple[int, ...], str] = {(0, 1, 2, 3): "bhsd", (0, 2, 1, 3): "bshd"}
-
 _DTYPES = {"bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32}
 
 
@@ -84,8 +81,8 @@ def has_layout(
     if isinstance(op, RmsNormOp):
         # Rows may be normalised in any order, so that of memory serves as well.
         return layout[-1] == val.dim() - 1 and layout == layout_of(val) and is_row_major(val.permute(layout))
-    if isinstance(op, SdpaOp) and val.dim() == 4:
-        return tuple(layout) in _ATTENTION_LAYOUTS and is_row_major(val.permute(list(layout)))
+    if isinstance(op, SdpaOp) and val.dim() == len(layout) and _attention_layout(layout) is not None:
+        return is_row_major(val.permute(list(layout)))
     # k elements a row are few beside what was read to find them, and gradients beside the products that make them.
     return isinstance(op, TopkOp | SdpaBackwardOp) and _are_numbers(val)
 
@@ -279,28 +276,80 @@ def _rms_norm_backward(graph: Graph, op: RmsNormBackwardOp, operand: Operand, _:
     return _results(graph, call, [0] if op.dweight is None else [0, 1])
 
 
+def _attention_layout(layout: Sequence[int]) -> str | None:
+    """What `flycc::sdpa_fwd` calls the order in memory of what it gives; None for an order that it does not write."""
+    *outer, heads, rows, row = range(len(layout)) if len(layout) > 2 else (-1, 0, 1)
+    orders = {(*outer, heads, rows, row): "bhsd", (*outer, rows, heads, row): "bshd"}
+    return orders.get(tuple(layout) if len(layout) > 2 else (-1, *layout))
+
+
+def _four(graph: Graph, node: Any, rank: int) -> Any:
+    """An operand of attention of `rank` as [batch, heads, length, dim]; a view, as a rule."""
+    for _ in range(4 - rank):
+        node = _function(graph, torch.ops.aten.unsqueeze.default, node, 0)
+    if rank > 4:
+        node = _function(graph, torch.ops.aten.flatten.using_ints, node, 0, rank - 4)
+    return node
+
+
+def _mask_in_four(graph: Graph, mask: Any, outer: Sequence[int]) -> Any:
+    """A mask for operands with `outer` in the place of a batch."""
+    if mask is None or mask.meta["val"].dim() < 4 or len(outer) == 1:
+        return mask
+    rank = len(outer) + 3
+    for _ in range(rank - mask.meta["val"].dim()):
+        mask = _function(graph, torch.ops.aten.unsqueeze.default, mask, 0)
+    if any(size != 1 for size in mask.meta["val"].shape[:-3]):
+        mask = _function(graph, torch.ops.aten.expand.default, mask, [*outer, -1, -1, -1])
+    return _four(graph, mask, rank)
+
+
+def _as_before(graph: Graph, node: Node, sizes: Sequence[int], rank: int) -> Node:
+    """A result of attention, [batch, heads, ...], with `sizes` in the place of batch and heads."""
+    for _ in range(4 - rank):
+        node = _function(graph, torch.ops.aten.squeeze.dim, node, 0)
+    if rank > 4:
+        node = _function(graph, torch.ops.aten.unflatten.int, node, 0, list(sizes[: rank - 3]))
+    return node
+
+
+def _operands_in_four(
+    graph: Graph, op: SdpaOp | SdpaBackwardOp, operand: Operand
+) -> tuple[list[Any], int, list[int]]:
+    """Query, key, value, mask and what else both ops take; the rank of the first and its sizes."""
+    query, key, value = (operand(x) for x in (op.query, op.key, op.value))
+    sizes, rank = list(query.meta["val"].shape), query.meta["val"].dim()
+    mask = _mask_in_four(graph, operand(op.mask), sizes[: max(rank - 3, 1)])
+    others = map(operand, (op.query_documents, op.key_documents, op.slopes, op.seed))
+    return [*(_four(graph, x, rank) for x in (query, key, value)), mask, *others], rank, sizes
+
+
 def _sdpa(graph: Graph, op: SdpaOp, operand: Operand, layout: Sequence[int]) -> list[Node]:
-    tensors = op.query, op.key, op.value, op.mask, op.query_documents, op.key_documents, op.slopes, op.seed
+    tensors, rank, sizes = _operands_in_four(graph, op, operand)
     call = _function(
         graph,
         torch.ops.flycc.sdpa_fwd.default,
-        *map(operand, tensors),
+        *tensors,
         **_attending(op, operand),
         want_lse=op.lse is not None,
-        layout=_ATTENTION_LAYOUTS[tuple(layout)],
+        layout=_attention_layout(layout),
     )
-    return _results(graph, call, [0] if op.lse is None else [0, 1])
+    results = _results(graph, call, [0] if op.lse is None else [0, 1])
+    return [_as_before(graph, result, sizes, rank) for result in results]
 
 
 def _sdpa_backward(graph: Graph, op: SdpaBackwardOp, operand: Operand, _: Sequence[int]) -> list[Node]:
-    tensors = (
-        *(op.grad, op.query, op.key, op.value, op.out, op.lse),
-        *(op.mask, op.query_documents, op.key_documents, op.slopes, op.seed),
-    )
+    tensors, rank, sizes = _operands_in_four(graph, op, operand)
+    query, key, value, *others = tensors
+    grad, out = (_four(graph, operand(x), rank) for x in (op.grad, op.out))
+    lse = _four(graph, operand(op.lse), rank)
     call = _function(
-        graph, torch.ops.flycc.sdpa_bwd.default, *map(operand, tensors), **_attending(op, operand)
+        graph,
+        torch.ops.flycc.sdpa_bwd.default,
+        *(grad, query, key, value, out, lse, *others),
+        **_attending(op, operand),
     )
-    return _results(graph, call, [0, 1, 2])
+    return [_as_before(graph, result, sizes, rank) for result in _results(graph, call, [0, 1, 2])]
 
 
 def _attending(op: SdpaOp | SdpaBackwardOp, operand: Operand) -> dict[str, Any]:

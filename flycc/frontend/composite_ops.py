@@ -32,8 +32,7 @@ _RMS_NORM = (
 
 
 class _Options(NamedTuple):
-    """How to attend, `_SDPA`: first as PyTorch's op has it, then, for operands of four dimensions, as
-    `flycc.attention.Scoring` has it."""
+    """How to attend, `_SDPA`: first as PyTorch's op has it, then as `flycc.attention.Scoring` has it."""
 
     attn_mask: Tensor | None
     is_causal: bool
@@ -67,14 +66,14 @@ class _Options(NamedTuple):
             enable_gqa=self.enable_gqa,
         )
 
-    def scoring(self, head_dim: int) -> attention.Scoring:
-        """The same for `flycc.attention`."""
+    def scoring(self, query: Tensor) -> attention.Scoring:
+        """The same for `flycc.attention`, whose operands have four dimensions."""
         upper = self.upper
         if self.is_causal:
             upper = 0 if upper is None else min(upper, 0)
         return attention.Scoring(
-            head_dim**-0.5 if self.scale is None else self.scale,
-            self.attn_mask,
+            query.size(-1) ** -0.5 if self.scale is None else self.scale,
+            attention.mask_in_four_dimensions(self.attn_mask, query),
             self.lower,
             upper,
             self.query_documents,
@@ -89,14 +88,22 @@ class _Options(NamedTuple):
 def _attention(
     query: Tensor, key: Tensor, value: Tensor, want_lse: bool, *given: Any
 ) -> tuple[Tensor, Tensor]:
-    """Attention and, with `want_lse`, its lse of each query: float32 [batch, heads, queries], else an empty tensor."""
+    """Attention and, with `want_lse`, its lse of each query: float32 [..., queries], else an empty tensor.
+
+    Operands are [batch, heads, length, dim]; as PyTorch's op has it, sizes in front of the length may also be fewer
+    or more.
+    """
     options = _Options(*given)
-    scoring = options.scoring(query.size(-1))
+    scoring = options.scoring(query)
+    if options.are_pytorchs and not want_lse:
+        return options.pytorchs(query, key, value), _nothing(query)
+    q, k, v = map(attention.in_four_dimensions, (query, key, value))
     if options.are_pytorchs:
-        out = options.pytorchs(query, key, value)
-        return out, attention.log_sums(query, key, scoring) if want_lse else _nothing(query)
-    out, lse = attention.forward(query, key, value, scoring)
-    return _as_laid_out(out, query), lse.float() if want_lse else _nothing(query)
+        out, lse = options.pytorchs(query, key, value), attention.log_sums(q, k, scoring)
+    else:
+        out, lse = attention.forward(q, k, v, scoring)
+        out = _as_laid_out(out.reshape(*query.shape[:-1], value.size(-1)), query)
+    return out, lse.float().reshape(query.shape[:-1]) if want_lse else _nothing(query)
 
 
 def _attention_fake(
@@ -112,7 +119,7 @@ def _attention_fake(
 
 def _as_laid_out(x: Tensor, like: Tensor) -> Tensor:
     """Row-major `x`, or a copy whose second and third dimensions are swapped in memory, as those of `like` are."""
-    if like.stride(1) < like.stride(2):
+    if like.dim() == 4 and like.stride(1) < like.stride(2):
         return x.transpose(1, 2).contiguous().transpose(1, 2)
     return x
 
@@ -200,10 +207,15 @@ def sdpa_backward(
     if options.are_pytorchs:
         gradients = _gradients(options.pytorchs, (query, key, value), grad)
     else:
-        scoring = options.scoring(query.size(-1))
-        if not lse.numel():
-            lse = attention.log_sums(query, key, scoring)
-        gradients = list(attention.backward(grad, query, key, value, out, lse, scoring))
+        scoring = options.scoring(query)
+        dy, q, k, v, y = map(attention.in_four_dimensions, (grad, query, key, value, out))
+        sums = lse.reshape(q.shape[:-1]) if lse.numel() else attention.log_sums(q, k, scoring)
+        gradients = [
+            gradient.reshape(like.shape)
+            for gradient, like in zip(
+                attention.backward(dy, q, k, v, y, sums, scoring), (query, key, value), strict=True
+            )
+        ]
     dq, dk, dv = (_as_empty_like(x, dx) for x, dx in zip((query, key, value), gradients, strict=True))
     return dq, dk, dv
 

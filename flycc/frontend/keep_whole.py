@@ -85,7 +85,7 @@ def _keep_sdpa(
         return
     for x in tensors:
         int(x.shape[-1])  # a guard: heads are as wide as the model has them, and kernels are made for them
-    for_kernels = all(x.dtype in (torch.bfloat16, torch.float16) and x.dim() == 4 for x in tensors)
+    for_kernels = all(x.dtype in (torch.bfloat16, torch.float16) for x in tensors)
     seed = None
     if dropout_p != 0:
         if not for_kernels or not 0 < dropout_p <= 1:

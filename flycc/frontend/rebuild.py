@@ -1,8 +1,8 @@
 """FX out: a copy of the original graph in which each matched op is a call of its kernel's custom op.
 
 The call of a match stands in front of the first of the nodes whose results the match computes, its roots. Each
-root keeps its name, metadata and users and becomes what takes its result from the call. Nodes that the match
-consumed are gone once nothing uses them. Order, placeholders and outputs are the original's.
+root keeps its name, metadata and users and becomes what takes its result from the call. Nodes that nothing uses any
+more are gone. Order, placeholders and outputs are the original's.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def rebuild_graph(
             matches.append(_rebuild(rebuilding, view, serve))
         elif isinstance(view, func.ReturnOp):
             rebuilding.check_outputs(op)
-    rebuilding.erase_dead(frozenset().union(*(m.consumed for m in matches if m.reason is None)))
+    rebuilding.erase_dead(graph)
     graph.lint()
     if rebuilding.bodies:
         # With a dict for a root, what the graph's get_attr nodes name comes from there.
@@ -276,13 +276,11 @@ class _Rebuilding:
             if tensor and node not in self._values(value):
                 raise Inconsistent(Reason("rebuild.output", f"output {index} is no longer {node.name}"))
 
-    def erase_dead(self, names: frozenset[str]) -> None:
-        """Drops those of the nodes `names`, and of what takes their results, that nothing uses any more."""
-        nodes = set(map(self._node, names))
-        takers = {taker for (node, _), group in self._results.items() if node in nodes for taker in group}
-        for node in sorted(nodes | takers, key=self._position.__getitem__, reverse=True):
+    def erase_dead(self, graph: Graph) -> None:
+        """Drops what nothing uses any more: copies that views were looked through, too."""
+        for node in reversed(graph.nodes):
             if not node.users and not is_impure(node):
-                node.graph.erase_node(node)
+                graph.erase_node(node)
 
     def _layout(self, op: OpView) -> list[int]:
         """The order of the dimensions in memory that the graph wants the first result of `op` to have."""

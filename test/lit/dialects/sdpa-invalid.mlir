@@ -30,7 +30,7 @@ func.func @op(%query: !torch.vtensor<[2,4,6,32],bf16>, %key: !torch.vtensor<[2,2
 
 // No heads.
 func.func @op(%query: !torch.vtensor<[2,4,6,32],bf16>, %key: !torch.vtensor<[2,2,8,32],bf16>, %value: !torch.vtensor<[2,8,16],bf16>, %scale: !torch.float) {
-  // expected-error @below {{value must have rank 4, got [2, 8, 16]}}
+  // expected-error @below {{value must have rank 4 as query has, got [2, 8, 16]}}
   %o = "flycc.sdpa"(%query, %key, %value, %scale) {dropout_p = 0.0 : f64, operandSegmentSizes = array<i32: 1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0>, resultSegmentSizes = array<i32: 1, 0>, softcap = 0.0 : f64} : (!torch.vtensor<[2,4,6,32],bf16>, !torch.vtensor<[2,2,8,32],bf16>, !torch.vtensor<[2,8,16],bf16>, !torch.float) -> !torch.vtensor<[2,4,6,16],bf16>
   return
 }

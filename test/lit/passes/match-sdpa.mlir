@@ -214,17 +214,31 @@ func.func @dtype(%q: !torch.vtensor<[2,4,6,32],f32>, %k: !torch.vtensor<[2,4,6,3
   return %o#0 : !torch.vtensor<[2,4,6,32],f32>
 }
 
-// No dimension of heads.
+// Without a batch, and with two sizes in its place.
+// CHECK-LABEL: func.func @ranks
+// CHECK: "flycc.sdpa"(%arg0, %arg1, %arg2, %{{.*}}, %arg3) {{.*}} -> !torch.vtensor<[6,5,32],bf16>
+// CHECK: "flycc.sdpa"(%arg4, %arg5, %arg6, %{{.*}}) {{.*}} -> !torch.vtensor<[2,3,6,5,32],bf16>
+func.func @ranks(%q: !torch.vtensor<[6,5,32],bf16>, %k: !torch.vtensor<[2,7,32],bf16>, %v: !torch.vtensor<[2,7,32],bf16>, %m: !torch.vtensor<[6,1,7],i1>, %q5: !torch.vtensor<[2,3,6,5,32],bf16>, %k5: !torch.vtensor<[2,3,1,7,32],bf16>, %v5: !torch.vtensor<[2,3,1,7,32],bf16>) -> (!torch.vtensor<[6,5,32],bf16>, !torch.vtensor<[2,3,6,5,32],bf16>) {
+  %none = torch.constant.none
+  %false = torch.constant.bool false
+  %true = torch.constant.bool true
+  %zero = torch.constant.float 0.000000e+00
+  %o:2 = torch.operator "torch.flycc.sdpa"(%q, %k, %v, %false, %m, %false, %none, %true, %zero, %none, %none, %none, %none, %none, %none, %zero) : (!torch.vtensor<[6,5,32],bf16>, !torch.vtensor<[2,7,32],bf16>, !torch.vtensor<[2,7,32],bf16>, !torch.bool, !torch.vtensor<[6,1,7],i1>, !torch.bool, !torch.none, !torch.bool, !torch.float, !torch.none, !torch.none, !torch.none, !torch.none, !torch.none, !torch.none, !torch.float) -> (!torch.vtensor<[6,5,32],bf16>, !torch.vtensor<[0],f32>)
+  %p:2 = torch.operator "torch.flycc.sdpa"(%q5, %k5, %v5, %false, %none, %false, %none, %true, %zero, %none, %none, %none, %none, %none, %none, %zero) : (!torch.vtensor<[2,3,6,5,32],bf16>, !torch.vtensor<[2,3,1,7,32],bf16>, !torch.vtensor<[2,3,1,7,32],bf16>, !torch.bool, !torch.none, !torch.bool, !torch.none, !torch.bool, !torch.float, !torch.none, !torch.none, !torch.none, !torch.none, !torch.none, !torch.none, !torch.float) -> (!torch.vtensor<[2,3,6,5,32],bf16>, !torch.vtensor<[0],f32>)
+  return %o#0, %p#0 : !torch.vtensor<[6,5,32],bf16>, !torch.vtensor<[2,3,6,5,32],bf16>
+}
+
+// Sizes in the place of a batch that K has not.
 // CHECK-LABEL: func.func @rank
-// CHECK: torch.operator {{.*}}flycc.reason = "_scaled_dot_product_flash_attention_for_cpu: query is [2, 6, 32]; [batch, heads, length, dim] is needed", flycc.reason_code = "sdpa.rank"
-func.func @rank(%q: !torch.vtensor<[2,6,32],bf16>, %k: !torch.vtensor<[2,6,32],bf16>, %v: !torch.vtensor<[2,6,32],bf16>) -> !torch.vtensor<[2,6,32],bf16> {
+// CHECK: torch.operator {{.*}}flycc.reason = "_scaled_dot_product_flash_attention_for_cpu: key is [6, 32]; [..., length, dim] of the rank of query is needed", flycc.reason_code = "sdpa.rank"
+func.func @rank(%q: !torch.vtensor<[2,6,32],bf16>, %k: !torch.vtensor<[6,32],bf16>, %v: !torch.vtensor<[2,6,32],bf16>) -> !torch.vtensor<[2,6,32],bf16> {
   %none = torch.constant.none
   %false = torch.constant.bool false
   %true = torch.constant.bool true
   %zero = torch.constant.float 0.000000e+00
   %some = torch.constant.float 5.000000e-01
   %six = torch.constant.int 6
-  %o:2 = torch.operator "torch.aten._scaled_dot_product_flash_attention_for_cpu"(%q, %k, %v, %zero, %false, %none, %none) : (!torch.vtensor<[2,6,32],bf16>, !torch.vtensor<[2,6,32],bf16>, !torch.vtensor<[2,6,32],bf16>, !torch.float, !torch.bool, !torch.none, !torch.none) -> (!torch.vtensor<[2,6,32],bf16>, !torch.vtensor<[2,4],f32>)
+  %o:2 = torch.operator "torch.aten._scaled_dot_product_flash_attention_for_cpu"(%q, %k, %v, %zero, %false, %none, %none) : (!torch.vtensor<[2,6,32],bf16>, !torch.vtensor<[6,32],bf16>, !torch.vtensor<[2,6,32],bf16>, !torch.float, !torch.bool, !torch.none, !torch.none) -> (!torch.vtensor<[2,6,32],bf16>, !torch.vtensor<[2,4],f32>)
   return %o#0 : !torch.vtensor<[2,6,32],bf16>
 }
 

@@ -204,3 +204,95 @@ def test_gradients_of_transposed_heads_at_every_length() -> None:
             assert (gradient - expected).abs().max() <= 2.0**-5 * expected.abs().max()
     assert len(recorder.graphs) == 2
     assert recorder.families()["sdpa"] == recorder.families()["sdpa_backward"] == (1, 0)
+
+
+def of_rank_3(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
+    q3, k3, v3 = (x.flatten(0, 1) for x in (q, k, v))
+    return F.scaled_dot_product_attention(q3, k3, v3, mask[0], scale=0.25).view(q.shape)
+
+
+def of_rank_2(q: Tensor, k: Tensor, v: Tensor, _: Tensor) -> Tensor:
+    heads = [F.scaled_dot_product_attention(q[0, h], k[0, h], v[0, h], is_causal=True) for h in range(2)]
+    return torch.stack(heads)[None]
+
+
+def of_rank_5(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
+    """Batches of two times three heads, with masks for each of the two; K and V have a head for each three."""
+    q5, k5, v5 = (x.unflatten(1, (2, -1)) for x in (q, k, v))
+    return F.scaled_dot_product_attention(q5, k5, v5, mask[:, None, None], enable_gqa=True).flatten(1, 2)
+
+
+def written_in_rank_3(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
+    """As older models write it; heads are told apart only where the mask is added, and behind."""
+    batch, heads, length, dim = q.shape
+    q3, k3, v3 = (x.reshape(batch * heads, -1, dim) for x in (q, k, v))
+    scores = torch.bmm(q3 * dim**-0.5, k3.transpose(1, 2)).view(batch, heads, length, -1) + mask[:, None]
+    weights = scores.view(batch * heads, length, -1).softmax(-1)
+    return torch.bmm(weights, v3).view(batch, heads, length, dim)
+
+
+def written_with_groups(q: Tensor, k: Tensor, v: Tensor, _: Tensor) -> Tensor:
+    """The queries that share a head of K and V in a dimension of their own."""
+    q5 = q.unflatten(1, (k.shape[1], -1))
+    scores = torch.einsum("bgrsd,bgtd->bgrst", q5, k) / DIM**0.5
+    return torch.einsum("bgrst,bgtd->bgrsd", scores.softmax(-1), v).flatten(1, 2)
+
+
+def written_in_rank_2(q: Tensor, k: Tensor, v: Tensor, _: Tensor) -> Tensor:
+    return ((q[0, 0] @ k[0, 0].T * 0.25).softmax(-1) @ v[0, 0])[None, None]
+
+
+#: The program, batch, heads of Q and of K and V, and the problems.
+RANKS: dict[str, tuple[_Form, tuple[int, int, int], list[str]]] = {
+    "2": (of_rank_2, (1, 2, 2), ["1x1 heads 7x9x16 bf16+upper"] * 2),
+    "3": (of_rank_3, (2, 3, 3), ["1x6 heads 7x9x16 bf16+mask bf16"]),
+    "5": (of_rank_5, (2, 6, 2), ["4x3:1 heads 7x9x16 bf16+mask bf16"]),
+    "written-2": (written_in_rank_2, (1, 1, 1), ["1x1 heads 7x9x16 bf16"]),
+    "written-3": (written_in_rank_3, (2, 3, 3), ["2x3 heads 7x9x16 bf16+mask bf16"]),
+    "written-5": (written_with_groups, (2, 6, 2), ["4x3:1 heads 7x9x16 bf16"]),
+}
+
+
+@pytest.mark.parametrize("name", RANKS)
+def test_other_ranks(name: str) -> None:
+    form, (batch, heads, kv_heads), problems = RANKS[name]
+    q = torch.randn(batch, LENGTH, heads, DIM).to(DTYPE).transpose(1, 2)
+    k, v = (torch.randn(batch, kv_heads, 9, DIM).to(DTYPE) for _ in range(2))
+    mask = torch.randn(batch, LENGTH, 9).to(DTYPE)
+    out, candidates, graph = compiled(form, q, k, v, mask)
+    assert [(c.family, c.problem) for c in candidates] == [("sdpa", f"sdpa {p} align 16") for p in problems]
+    if name != "3":  # whose mask is of the first sequence, and whose program copies the transposed queries
+        copies = {torch.ops.aten.clone.default, torch.ops.aten.copy.default}
+        assert not any(node.target in copies for node in graph.graph.nodes)
+    given = (mask[:1] if name == "3" else mask)[:, None] if "mask" in problems[0] else None
+    upper = 0 if "upper" in problems[0] else None
+    attention = Attention(q, k, v, DIM**-0.5, mask=given, upper=upper)
+    assert ((out.double() - attention.forward()[0]).abs() <= attention.bound()).all()
+
+
+@pytest.mark.parametrize("rank", [2, 3, 5])
+def test_gradients_of_other_ranks(rank: int) -> None:
+    outer = {2: (), 3: (6,), 5: (2, 2, 3)}[rank]
+    shared = {2: (), 3: (2,), 5: (2, 2, 1)}[rank]
+    q = torch.randn(*outer, LENGTH, DIM).to(DTYPE)
+    k, v = (torch.randn(*shared, 9, DIM).to(DTYPE) for _ in range(2))
+    leaves = [x.requires_grad_() for x in (q, k, v)]
+
+    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return F.scaled_dot_product_attention(q, k, v, enable_gqa=rank > 2)
+
+    recorder = Recorder(compare=False)
+    out = torch.compile(attend, backend=recorder, fullgraph=True)(*leaves)
+    grad = torch.randn(out.shape).to(DTYPE)
+    out.backward(grad)
+    assert [c.kernel for report in recorder.reports for c in report.nodes] == [
+        "flycc::sdpa_fwd",
+        "flycc::sdpa_bwd",
+    ]
+    four = [x.detach().reshape(-1, x.shape[-3] if rank > 2 else 1, *x.shape[-2:]) for x in (q, k, v)]
+    if rank == 3:
+        four = [x.reshape(1, -1, *x.shape[-2:]) for x in four]
+    attention, dy = Attention(*four, DIM**-0.5), grad.reshape(four[0].shape)
+    for leaf, exact, bound in zip(leaves, attention.backward(dy), attention.backward_bounds(dy), strict=True):
+        assert leaf.grad is not None
+        assert ((leaf.grad.reshape(exact.shape).double() - exact).abs() <= bound).all()
