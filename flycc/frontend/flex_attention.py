@@ -318,7 +318,7 @@ def _sdpa(
     query, key, value = _operands(call, new)
     new.evaluate()
     shares = bool(example(query).shape[1] != example(key).shape[1])
-    return new.function(
+    return new.own(
         composite_ops.sdpa._opoverload,
         query,
         key,

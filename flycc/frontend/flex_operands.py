@@ -43,14 +43,22 @@ class NewNodes:
         return self.call("call_method", name, args, {})
 
     def call(self, op: str, target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Node:
-        """The call of the function or method `target`."""
+        """The call of the function or method `target`, of which others may have the result, too."""
         key = (op, target, _hashable(args), _hashable(tuple(sorted(kwargs.items()))))
         found = self._shared.get(key) or self._made.get(key)
         if found is None:
-            with self.before.graph.inserting_before(self.before):
-                found = self.before.graph.create_node(op, target, args, dict(kwargs))
-            self._made[key] = found
+            found = self._made[key] = self._create(op, target, args, kwargs)
         return found
+
+    def own(self, target: Callable[..., Any], *args: Any) -> Node:
+        """The result of a function that users of the graph may write to."""
+        node = self._create("call_function", target, args, {})
+        self._made[node] = node
+        return node
+
+    def _create(self, op: str, target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Node:
+        with self.before.graph.inserting_before(self.before):
+            return self.before.graph.create_node(op, target, args, dict(kwargs))
 
     def size(self, tensor: Node, dim: int) -> Any:
         """A size of `tensor`: a node where only the run knows it."""
@@ -127,9 +135,7 @@ class Operands:
         if node in self._indices:
             return self._index(self._indices[node])
         if node in self._captured:
-            value = self._captured[node]
-            scalar = isinstance(example(node), torch.Tensor) and not example(node).dim()
-            return self._new.method("view", value, *_ONE) if scalar else value
+            return self._argument(self._captured[node], example(node))
         target = called(node)
         if target in FILLS:
             value = node.args[-1] if FILLS[target] is None else FILLS[target]
@@ -138,6 +144,14 @@ class Operands:
             return self._element(node)
         args, kwargs = map_arg((node.args, node.kwargs), self._of)
         return self._new.call(node.op, target, args, kwargs)
+
+    def _argument(self, value: Any, like: Any) -> Any:
+        """What the call gives: a tensor that is indexed, a number, or a scalar, which may be on the host."""
+        if not isinstance(like, torch.Tensor) or like.dim():
+            return value
+        if like.device != self._device:
+            value = self._new.method("to", value, self._device)
+        return self._new.method("view", value, *_ONE)
 
     def _index(self, dim: int) -> Any:
         """The numbers of batches, heads, queries or keys, int64 as those that PyTorch gives bodies in its graphs."""
