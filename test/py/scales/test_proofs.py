@@ -256,6 +256,7 @@ def test_interrupted(
     """Ctrl-C during a query is no answer to it, whatever a solver makes of it, and nothing is reported."""
     claim = next(c for c in of_floats(Tree("chain", 2)) if c.s == "122")
     monkeypatch.setattr("flycc.proofs.claims.core", lambda: [(claim, solver)] * 300)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # shells start what runs behind with it ignored
     # From outside, as a terminal's: a solver may hold the interpreter's lock, which a thread would wait for.
     wait_and_kill = f"import os, time; time.sleep(0.3); os.kill({os.getpid()}, {signal.SIGINT:d})"
     with subprocess.Popen([sys.executable, "-S", "-c", wait_and_kill]):
