@@ -179,6 +179,8 @@ def test_residual_broadcasts(shape: tuple[int, ...]) -> None:
 @pytest.mark.parametrize("count", [3, pytest.param(30, marks=pytest.mark.nightly)])
 def test_every_valid_configuration_computes(count: int) -> None:
     draw, rng = random.Random(seed), np.random.default_rng(seed)
+    # LLVM takes seconds for what has more results a work-item.
+    most = 64 if count == 3 else 128
     while count:
         layout, epilogue = draw.choice(LAYOUTS), draw.choice(EXACT)
         ring = draw.random() < 0.5
@@ -188,7 +190,8 @@ def test_every_valid_configuration_computes(count: int) -> None:
             sizes = served(layout, *sizes)
         case = gemm_of(rng, "bf16", layout, (1, *sizes), padding=8 if ring else draw.choice([0, 1, 8]))
         case = with_epilogue(case, epilogue, rng)
-        if config.is_valid(case.problem(case.a)) is None:
+        fits = config.tile_m * config.tile_n <= most * config.threads
+        if fits and config.is_valid(case.problem(case.a)) is None:
             check_exact(case, config)
             count -= 1
 

@@ -69,7 +69,11 @@ def test_every_k(k: int, dtype: str) -> None:
         check(mixed((2, k + extra), TORCH_TYPES[dtype], draw), k, largest=largest, what=f"seed {seed}")
 
 
-@pytest.mark.parametrize(("columns", "k"), PUBLISHED)
+@pytest.mark.parametrize(
+    ("columns", "k"),
+    # 390 runs the kernels of 350.
+    [pytest.param(*shape, marks=pytest.mark.nightly if shape[1] == 390 else ()) for shape in PUBLISHED],
+)
 def test_published_shapes(columns: int, k: int) -> None:
     """One row, and the configuration of the whole batch, whose rows are not cut for want of workgroups."""
     x = mixed((1, columns), torch.float32, generator(columns, k))
@@ -83,7 +87,7 @@ def test_published_shapes(columns: int, k: int) -> None:
     ("columns", "k", "dtype"),
     [
         pytest.param(
-            columns, k, dtype, marks=() if dtype == "bf16" or columns < 1000 else pytest.mark.nightly
+            columns, k, dtype, marks=() if dtype == "bf16" or columns == 100 else pytest.mark.nightly
         )
         for columns, k in [(1, 1), (7, 3), (100, 50), (5000, 16), (20000, 64), (9000, 2000)]
         for dtype in TORCH_TYPES
@@ -105,11 +109,17 @@ def test_rows_of_nothing_but_nan(columns: int, k: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "dtype", ["f32", "bf16", *(pytest.param(t, marks=pytest.mark.nightly) for t in ("f16", "i32"))]
+    ("columns", "k", "dtype", "skip"),
+    [
+        pytest.param(
+            columns, k, dtype, skip, marks=() if (dtype, skip) == (quick, 1) else pytest.mark.nightly
+        )
+        for columns, k, quick in [(65, 5, "f32"), (257, 16, "bf16"), (1001, 60, "f32"), (4097, 300, "bf16")]
+        for dtype in TORCH_TYPES
+        for skip in (0, 1, 2)
+    ],
 )
-@pytest.mark.parametrize(("columns", "k"), [(65, 5), (257, 16), (1001, 60), (4097, 300)])
-@pytest.mark.parametrize("skip", [1, *(pytest.param(skip, marks=pytest.mark.nightly) for skip in (0, 2))])
-def test_rows_that_start_anywhere(skip: int, columns: int, k: int, dtype: str) -> None:
+def test_rows_that_start_anywhere(columns: int, k: int, dtype: str, skip: int) -> None:
     draw = generator(skip, columns)
     for padding in (0, 1, 6):
         whole = mixed((5, columns + padding), TORCH_TYPES[dtype], draw).flatten()
@@ -164,8 +174,13 @@ def test_every_order_of_waves_gives_the_same(way: str, order: str | int) -> None
     assert (bits(one.values) == bits(other.values)).all()
 
 
-@pytest.mark.parametrize("largest", [True, False])
-@pytest.mark.parametrize("reading", ["tiles", "passes"])
+@pytest.mark.parametrize(
+    ("reading", "largest"),
+    [
+        *(("tiles", True), ("passes", False)),
+        *(pytest.param(*at, marks=pytest.mark.nightly) for at in (("tiles", False), ("passes", True))),
+    ],
+)
 def test_rows_longer_than_registers_hold(reading: Any, largest: bool) -> None:
     """Without one that is too long to emulate here: 5 tiles, the last of which has fewer than k elements."""
     columns, k = 4 * 2048 + 90, 100

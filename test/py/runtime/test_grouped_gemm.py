@@ -12,6 +12,7 @@ from collections.abc import Iterator
 
 import pytest
 import torch
+from pairs import pairwise
 from torch import Tensor
 
 from flycc.contracts import FlyccError, Reason
@@ -57,10 +58,10 @@ FORMS = {
 }
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("trans_a", [False, True])
-@pytest.mark.parametrize("trans_b", [False, True])
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(
+    ("form", "trans_a", "trans_b", "dtype"),
+    pairwise(FORMS, [False, True], [False, True], [torch.bfloat16, torch.float16]),
+)
 def test_forms_and_layouts(form: str, trans_a: bool, trans_b: bool, dtype: torch.dtype) -> None:
     """Transposed by the flag, and by the strides of the operand: the same."""
     a, b = (integers(*shape, dtype=dtype) for shape in FORMS[form])
