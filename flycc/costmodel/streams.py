@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -63,7 +64,7 @@ class Op(NamedTuple):
     lgkm: int = NEVER
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Program:
     """A workgroup: for each wave its operations, and the addresses and multiply-adds of the kernel's instructions.
 
@@ -80,12 +81,12 @@ class Program:
     def ops(self) -> int:
         return sum(map(len, self.waves))
 
-    @property
+    @cached_property
     def macs(self) -> int:
         """Multiply-adds of its MFMAs."""
         return sum(self.instruction_macs[op.instruction] for ops in self.waves for op in ops)
 
-    @property
+    @cached_property
     def level_bytes(self) -> dict[str, int]:
         """Bytes of lines that miss L1, `fresh` and `again` as in Op, and bytes that it stores."""
         total = dict.fromkeys(("fresh", "again", "store"), 0)
