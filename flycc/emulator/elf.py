@@ -74,7 +74,7 @@ class Kernel:
     rounding 0 nearest even, 1 up, 2 down, 3 to zero; denormals bit 0 = sources are kept, bit 1 = results are.
     `kernarg_preload` is (length, offset) in dwords of the arguments that are in SGPRs when a wave starts, which it
     then does at `start`. `spilled_vgprs` and `spilled_sgprs` are what the metadata
-    says of registers kept elsewhere: in scratch memory, and in lanes of VGPRs.
+    says of registers kept elsewhere: in scratch memory or in accumulation registers, and in lanes of VGPRs.
     """
 
     name: str

@@ -9,12 +9,13 @@ import pytest
 
 from flycc import codegen, emulator
 from flycc.contracts import SdpaBackwardProblem, SdpaProblem
-from flycc.costmodel import MI350
+from flycc.costmodel import MI350, Reuse, predict, representative
 from flycc.costmodel.streams import programs
+from flycc.emulator.trace import Trace
 from flycc.emulator.trace_recorder import Recorder
 from flycc.kernels import attention
 from flycc.tuning import modelled_attention
-from flycc.tuning.modelled import Step, model, predicted, steps, total
+from flycc.tuning.modelled import model, predicted, steps, total
 
 
 def _plan(problem: SdpaProblem | SdpaBackwardProblem) -> tuple[attention.Step, ...]:
@@ -27,18 +28,24 @@ def _plan(problem: SdpaProblem | SdpaBackwardProblem) -> tuple[attention.Step, .
     return tuple(step for step in found if step.what != "delta")
 
 
-def _macs(step: Step) -> np.ndarray:
-    """Multiply-adds of each workgroup, all of which run."""
-    compiled = codegen.compile_kernel(step.spec)
+def _trace(
+    problem: SdpaProblem | SdpaBackwardProblem,
+    step: attention.Step,
+    workgroups: list[tuple[int, int, int]] | None = None,
+) -> Trace:
+    """Of these workgroups of a launch, or of all."""
+    one = modelled_attention.attending(problem, step)
+    compiled = codegen.compile_kernel(one.spec)
     kernel = emulator.load(compiled.elf).kernels[compiled.symbol]
     memory, recorder = emulator.Memory(), Recorder()
     pointers = {
-        name: memory.register(np.zeros(size, np.uint8)) if size else 0 for name, size in step.buffers.items()
+        name: memory.register(np.zeros(size, np.uint8)) if size else 0 for name, size in one.buffers.items()
     }
-    packed = step.spec.kernarg.pack({**pointers, **step.numbers})
-    emulator.launch(kernel, step.launch.grid, step.launch.block, packed, memory, observers=(recorder,))
-    made = {program.workgroup[0]: program.macs for program in programs(recorder.trace(), MI350, 1)}
-    return np.array([made[number] for number in range(step.launch.grid[0])])
+    packed = one.spec.kernarg.pack({**pointers, **one.numbers})
+    grid, block = one.launch.grid, one.launch.block
+    chosen = {} if workgroups is None else {"workgroups": workgroups}
+    emulator.launch(kernel, grid, block, packed, memory, observers=(recorder,), **chosen)
+    return recorder.trace()
 
 
 @pytest.mark.parametrize(("heads", "queries", "keys"), [(2, 760, 1290), (32, 200, 320)])
@@ -52,13 +59,29 @@ def test_how_far_workgroups_walk(heads: int, queries: int, keys: int) -> None:
     for problem in (forward, SdpaBackwardProblem(forward)):
         for step in _plan(problem):
             lengths = attention.walked(forward, step, *modelled_attention.band(forward))
-            one = modelled_attention.attending(problem, step)
-            macs = _macs(Step(one.spec, one.launch, one.buffers, one.numbers))
+            made = {p.workgroup[0]: p.macs for p in programs(_trace(problem, step), MI350, 1)}
+            macs = np.array([made[number] for number in range(len(lengths))])
             least, most = lengths.argmin(), lengths.argmax()
             assert lengths[least] < lengths[most]
             each = (macs[most] - macs[least]) / (lengths[most] - lengths[least])
             assert each > 0
             assert macs == pytest.approx(macs[least] + (lengths - lengths[least]) * each), step.what
+
+
+@pytest.mark.nightly
+def test_a_few_lengths_give_what_all_workgroups_traced_give() -> None:
+    """80 workgroups on a device of 8 compute units, up to three of which share one: within the interval."""
+    few_units = replace(MI350, cus_per_xcd=1, shader_engines_per_xcd=1)
+    forward = SdpaProblem("bf16", 1, 16, 16, 640, 640, 64, 64, upper=True, lse=True)
+    reuse = Reuse(0.8, 0.5)
+    for problem in (forward, SdpaBackwardProblem(forward)):
+        for step in _plan(problem):
+            lengths = attention.walked(forward, step, *modelled_attention.band(forward))
+            some = _trace(problem, step, [(number, 0, 0) for number in representative(lengths)])
+            few = predict(some, lengths=lengths, machine=few_units, reuse=reuse).device_us
+            every = predict(_trace(problem, step), machine=few_units, reuse=reuse).device_us
+            assert few.low < every.typical < few.high
+            assert few.typical == pytest.approx(every.typical, rel=0.12)
 
 
 def _problem(length: int, *, upper: bool = False) -> SdpaBackwardProblem:
