@@ -101,9 +101,9 @@ def test_spilled_registers_are_those_of_the_code_object() -> None:
     from flycc.emulator import load
 
     types = dict.fromkeys("abc", "*bf16") | dict.fromkeys("mnk", "i32")
-    for size, spills in ((64, False), (256, True)):
+    for size, spills in ((64, False), (128, True)):
         made = compile_kernel(
-            product, types, {"BM": size, "BN": 256, "BK": 64, "GROUP": 8}, warps=1 if spills else 4
+            product, types, {"BM": size, "BN": 256, "BK": 16, "GROUP": 8}, warps=1 if spills else 4
         )
         kernel = load(made.elf).kernels[made.name].descriptor
         assert (kernel.spilled_vgprs > 0) == (kernel.scratch_bytes > 0) == spills
