@@ -215,10 +215,9 @@ class Rebuilt(Recorder):
         return make_boxed_func(rebuilt)
 
 
-def block_mask(mask_mod: Body | None) -> flex.BlockMask | None:
-    if mask_mod is None:
-        return None
-    return create_block_mask(mask_mod, BATCH, HEADS, QUERIES, KEYS, device="cpu")
+def block_mask(mask_mod: Body | None) -> flex.BlockMask:
+    """For all forms, since without one flex_attention makes one, which takes Dynamo longer than the rest."""
+    return create_block_mask(mask_mod or flex.noop_mask, BATCH, HEADS, QUERIES, KEYS, device="cpu")
 
 
 @functools.cache

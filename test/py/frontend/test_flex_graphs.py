@@ -81,15 +81,18 @@ def test_layouts_types_and_results() -> None:
     learned = torch.nn.Parameter(torch.tensor([0.5, 0.25, 0.125, 0.0625]))
     masks = {mask_mod: block_mask(mask_mod, BATCH) for mask_mod in (causal, prefix)}
     late = block_mask(lambda b, h, q, kv: kv > q + 3)
+    whole = block_mask(flex.noop_mask)
 
     def attend(laid_out: list[list[Tensor]], wide: list[Tensor], query: Tensor, shared: list[Tensor]) -> Any:
-        outs = [[flex_attention(*x), flex_attention(*x, None, masks[causal])] for x in laid_out]
-        by_rows = flex_attention(*laid_out[2]).permute(2, 0, 1, 3).view(LENGTH, BATCH, HEADS * DIM)
+        outs = [[flex_attention(*x, None, whole), flex_attention(*x, None, masks[causal])] for x in laid_out]
+        by_rows = (
+            flex_attention(*laid_out[2], None, whole).permute(2, 0, 1, 3).view(LENGTH, BATCH, HEADS * DIM)
+        )
         with torch.autocast("cpu", dtype=DTYPE):
             cast = flex_attention(*wide, None, masks[causal])
         hidden, aux = flex_attention(query, query, query, block_mask=late, return_aux=AuxRequest(lse=True))
         broadcast = flex_attention(query, *shared, None, masks[prefix])
-        sloped = flex_attention(query, query, query, lambda s, b, h, q, kv: s + learned[h] * (kv - q))
+        sloped = flex_attention(query, query, query, lambda s, b, h, q, kv: s + learned[h] * (kv - q), whole)
         groups = [query[:, :2][:, :, None].expand(-1, -1, 2, -1, -1).flatten(1, 2) for _ in range(2)]
         repeated = flex_attention(query, *groups, None, masks[causal])
         _, natural = flex_attention(
