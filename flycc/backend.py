@@ -46,14 +46,15 @@ def flycc_backend(
     """
     chosen = Options.parse(options, mode)
     frontend.check_derivatives(gm)
+    with phase("keep flex_attention whole"):
+        for reason in frontend.keep_flex_attention(gm):
+            leave_to_pytorch(reason, chosen)
     with phase("roll up expert loops"):
         add_notes([*frontend.roll_up_expert_loops(gm), *frontend.stack_products(gm)])
     if chosen.mx is not None:
         with phase("quantise linear layers"):
             add_notes(frontend.quantize_linears(gm, example_inputs, chosen.mx, chosen.mx_keep, mx_weight))
     with phase("keep composites whole"):
-        for reason in frontend.keep_flex_attention(gm):
-            leave_to_pytorch(reason, chosen)
         whole = frontend.keep_whole(gm)
     compilers = {
         f"{name}_compiler": functools.partial(compile_aten, options=chosen, kind=kind)

@@ -24,6 +24,7 @@ from torch.fx.node import map_arg
 
 from flycc.contracts import FlyccError, Reason
 from flycc.frontend import composite_ops
+from flycc.frontend.block_masks import drop_unread_blocks
 from flycc.frontend.fakes import example
 from flycc.frontend.flex_bodies import as_sloped, read_mask_mod, read_score_mod
 from flycc.frontend.flex_forms import (
@@ -40,7 +41,7 @@ from flycc.frontend.flex_forms import (
 from flycc.frontend.flex_operands import Calls, NewNodes, Operands
 from flycc.frontend.lockstep import NEW, called, switches_mode, writes, written
 from flycc.frontend.model_numbers import known_number
-from flycc.frontend.nodes import reached
+from flycc.frontend.nodes import is_of_functorch, reached
 from flycc.frontend.shared_heads import unrepeated
 
 _DTYPES = (torch.bfloat16, torch.float16, torch.float32)
@@ -66,16 +67,20 @@ def keep_flex_attention(gm: GraphModule) -> list[Reason]:
     modules = [module for module in gm.modules() if isinstance(module, GraphModule)]
     reasons = []
     for module in modules:
-        calls = list(_calls(module))
-        for node, shared in calls:
+        blocks: list[Node] = []
+        for node, shared in _calls(module):
+            made: list[Node] = []
+            map_arg(node.args[4:5], made.append)
             try:
                 _keep(module, node, shared)
+                blocks += made
             except FlyccError as error:
                 reasons.append(_stays(node, error.reason))
             except Exception as error:  # a fault of ours must not become the model's
                 text = " ".join(f"{type(error).__name__}: {error}".split())[:300]
                 reasons.append(_stays(node, Reason("flex.internal", f"a fault in flycc: {text}")))
-        if calls:
+        if blocks:
+            drop_unread_blocks(module.graph, blocks)
             module.recompile()
     return reasons
 
@@ -119,7 +124,7 @@ def _changes(node: Node, read: Collection[Node]) -> bool:
 
     The blocks of a mask are made in transforms that end before they are used, and by writes to new tensors.
     """
-    if (getattr(node.target, "__module__", None) or "").startswith("torch._functorch"):
+    if is_of_functorch(node):
         return False
     if writes(node):
         return any(tensor in read or called(tensor) not in NEW for tensor in written(node))

@@ -303,12 +303,16 @@ def writes(node: Node) -> bool:
     if isinstance(target, torch._ops.OpOverload):
         return target._schema.is_mutable
     if isinstance(target, torch._ops.OpOverloadPacket | torch._ops.HigherOrderOperator):
-        return True
+        return (
+            target is not torch.ops.aten.index
+        )  # what bodies of flex_attention look captured tensors up with
     module = getattr(target, "__module__", "") or ""
     if module == "torch.nn.functional" and any(argument is True for argument in node.args):
         return True  # `inplace`, perhaps
     name = getattr(target, "__name__", "")
-    return (module == "_operator" and (name == "setitem" or name in _IN_PLACE)) or _in_place(name)
+    if module == "_operator":  # where some that write to nothing are called and_, or_
+        return name in ("setitem", "delitem") or name in _IN_PLACE
+    return _in_place(name)
 
 
 def _renormalises(node: Node) -> bool:

@@ -87,5 +87,10 @@ def _changes_dispatch(node: Node) -> bool:
     if node.target is _enter_autocast:
         _, _, enabled, _ = node.args
         return bool(enabled)  # with autocast off around the graph, switching it off changes nothing
+    return node.target is _sdpa_kernel or is_of_functorch(node)
+
+
+def is_of_functorch(node: Node) -> bool:
+    """Whether `node` calls a part of a functorch transform."""
     module = getattr(node.target, "__module__", None) or ""
-    return node.target is _sdpa_kernel or module.startswith(("torch._functorch", "torch._C._functorch"))
+    return module.startswith(("torch._functorch", "torch._C._functorch"))

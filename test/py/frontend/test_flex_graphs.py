@@ -12,12 +12,13 @@ from attention_reference import ROUNDOFF, Attention
 from torch import Tensor
 from torch._dynamo.backends.common import aot_autograd
 from torch._functorch.aot_autograd import make_boxed_func
-from torch.fx import GraphModule
+from torch.fx import GraphModule, Node
 from torch.nn.attention import flex_attention as flex
 from torch.nn.attention.flex_attention import AuxRequest, and_masks, create_block_mask, flex_attention
 from torch.utils.checkpoint import checkpoint
 
 from flycc import frontend
+from flycc.frontend.nodes import is_of_functorch
 
 BATCH, HEADS, LENGTH, DIM = 2, 4, 7, 16
 DTYPE = torch.bfloat16
@@ -54,9 +55,12 @@ class Graphs:
     def __init__(self) -> None:
         self.aten: list[GraphModule] = []
         self.reasons: list[str] = []
+        self.vmapped: list[Node] = []
 
     def __call__(self, gm: GraphModule, inputs: list[Any]) -> Callable[..., Any]:
         self.reasons += map(str, frontend.keep_flex_attention(gm))
+        gm.graph.lint()
+        self.vmapped += filter(is_of_functorch, gm.graph.nodes)
         return aot_autograd(fw_compiler=self._keep)(frontend.keep_whole(gm), inputs)
 
     def _keep(self, gm: GraphModule, _: list[Any]) -> Callable[..., Any]:
@@ -154,6 +158,41 @@ def test_layers_share_what_is_loaded_until_something_is_written() -> None:
     check(third, x, x, x)
     assert torch.equal(fourth, 2 * third)  # results are nobody else's
     assert (graphs.calls(), graphs.calls(torch.ops.aten.bitwise_or.Tensor)) == (4, 2)
+
+
+def normed(x: Tensor) -> Tensor:
+    wide = x.float()
+    return (wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + 1e-6)).to(x.dtype)
+
+
+@pytest.mark.parametrize("read", ["nowhere", "returned", "by a call that stays"])
+def test_blocks_that_nothing_reads_leave_the_graph(read: str) -> None:
+    """Then nothing is left of vmap, and other rewrites look at the graph."""
+
+    def attend(x: Tensor, documents: Tensor) -> tuple[Tensor, ...]:
+        mask = create_block_mask(
+            lambda b, h, q, kv: documents[q] == documents[kv], None, None, LENGTH, LENGTH, "cpu"
+        )
+        out = flex_attention(normed(x), x, x, block_mask=mask)
+        if read == "returned":
+            return out, mask.kv_num_blocks
+        if read == "by a call that stays":
+            return out, flex_attention(x, x, x, lambda s, *_: s + s, mask)
+        return out, flex_attention(x, x, x)
+
+    x, documents, graphs = operand().requires_grad_(), torch.tensor([0, 0, 1, 1, 1, 2, 2]), Graphs()
+    out, other = torch.compile(attend, backend=graphs, fullgraph=True)(x, documents)
+    whole = read == "nowhere"
+    check(out, normed(x), x, x, documents=(documents.expand(BATCH, -1),) * 2)
+    assert whole == (graphs.vmapped == [])
+    assert whole == bool(graphs.calls(torch.ops.flycc.rms_norm.default))
+    if read == "returned":
+        assert torch.equal(other, torch.ones(1, 1, 1))
+    elif read == "by a call that stays":
+        assert [reason.partition(" ")[0] for reason in graphs.reasons] == ["flex.score-mod:"]
+        check(other, x, x, x, scale=2 * DIM**-0.5, documents=(documents.expand(BATCH, -1),) * 2)
+    else:
+        check(other, x, x, x)
 
 
 def test_captured_numbers_on_the_host() -> None:
