@@ -221,7 +221,7 @@ def go(fault: Planted, *, clean: bool, **options: object) -> LaunchStats:
     arrays = [np.zeros(size, np.uint32) for size in fault.outputs.values()]
     module = Module(made.code, {made.name: made})
     size = (fault.grid, 1, 1), (fault.block, 1, 1)
-    return run(module, made.name, *size, arrays, max_instructions=50_000, **options)  # type: ignore[arg-type]
+    return run(module, made.name, *size, arrays, max_instructions=10_000, **options)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("order", ORDERS)

@@ -136,7 +136,7 @@ def test_numbers_at_the_ends() -> None:
     assert torch.equal(out[0, 0, alone & others], of.value[0, 0, 8].expand(40, 32)[alone & others])
 
 
-@pytest.mark.parametrize(("head_dim", "value_dim"), itertools.product((64, 128, 192, 256), repeat=2))
+@pytest.mark.parametrize(("head_dim", "value_dim"), list(itertools.product((64, 128, 192, 256), repeat=2)))
 @pytest.mark.nightly
 def test_no_spills(head_dim: int, value_dim: int) -> None:
     run = Run()
