@@ -47,8 +47,6 @@ from flycc.frontend.shared_heads import unrepeated
 _DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 #: Under this name in a node's "custom" metadata, which AOTAutograd hands on, is the reason why a call stays.
 _REASON = "flycc.flex_attention"
-
-
 #: Arguments of a call from here on are what its bodies capture.
 _CAPTURED = 7
 
