@@ -13,6 +13,7 @@ from flycc.contracts.sdpa import MAX_HEAD_DIM
 from flycc.dialects.base import Flycc
 from flycc.dialects.sdpa import DTYPES, MASKS, build_sdpa, build_sdpa_backward, mask_fault
 from flycc.dialects.tensor import Dims, contradict, same_dims, show, stamped
+from flycc.passes.epilogues import UNFUSED_ATTR
 from flycc.passes.mask_operands import mask_options
 from flycc.passes.matching import match, replace
 from flycc.passes.seen_through import sizes
@@ -38,7 +39,8 @@ def match_sdpa(module: ir.Operation) -> None:
     attributes `flycc.reason_code` and `flycc.reason`.
     """
     for op in [op for op in nested_ops(module) if operator_name(op) in SOFTMAXES]:
-        match(op, "sdpa", _written)
+        if UNFUSED_ATTR not in op.attributes:
+            match(op, "sdpa", _written)
     # Listed first: raising an op erases that op alone.
     for op in [op for op in nested_ops(module) if operator_name(op) in _FORMS]:
         raised = isinstance(op.opview, Flycc.Operation)  # `flycc::sdpa` and what it becomes share a name

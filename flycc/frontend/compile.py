@@ -14,14 +14,16 @@ from flycc.contracts import FlyccError, Reason
 from flycc.dialects.tensor import SHAPE_ATTR
 from flycc.frontend.flex_attention import flex_refusals
 from flycc.frontend.importer import import_graph
+from flycc.frontend.nodes import target_name
 from flycc.frontend.quantised_norms import fuse_quantised_norms
-from flycc.frontend.rebuild import Serve, keep_apart, pass_refusals, rebuild_graph
+from flycc.frontend.rebuild import Match, Serve, keep_apart, pass_refusals, rebuild_graph
 from flycc.frontend.report import Report, report_failure, report_graph
 from flycc.frontend.unpacked_elements import Unpacked, find_unpacked
 from flycc.passes.dequantized_reading import UNPACKED_ATTR
 from flycc.passes.pipeline import run_pipeline
 from flycc.passes.place_scales import MODE_ATTR
 from flycc.passes.torch_ir import nested_ops, node_name
+from flycc.passes.written_attention import SOFTMAXES
 
 _numbers = itertools.count()
 
@@ -53,22 +55,38 @@ def compile_graph(
             keep_apart(module, apart.keys())
             run_pipeline(module)
             rebuilt, matches = rebuild_graph(gm, module, serve, number)
-            # A product whose epilogue no kernel can take is served without.
-            refused = [match for match in matches if match.reason is not None and match.fused]
+            # A product whose epilogue no kernel can take is served without; of attention its products are.
+            refused = {
+                match: parts for match in matches if match.reason is not None and (parts := _parts(gm, match))
+            }
             if not refused:
                 fuse_quantised_norms(rebuilt, serve)
                 report = report_graph(gm, matches, {**pass_refusals(module), **apart, **flex_refusals(gm)})
                 report.number = number
                 return rebuilt, report
-            for match in refused:
-                sentence = f"fused into {match.node}, no kernel serves it: {match.reason}"
-                apart |= dict.fromkeys(match.fused, Reason("epilogue.unserved", sentence))
+            for match, parts in refused.items():
+                assert match.reason is not None
+                reason = match.reason
+                if match.fused:
+                    sentence = f"fused into {match.node}, no kernel serves it: {reason}"
+                    reason = Reason("epilogue.unserved", sentence)
+                apart |= dict.fromkeys(parts, reason)
     except FlyccError as error:
         return gm, report_failure(gm, error.reason)
     # A fault of ours must not become the model's. MLIR's error text can hold the whole module.
     except Exception as error:
         text = " ".join(f"{type(error).__name__}: {error}".split())[:300]
         return gm, report_failure(gm, Reason("compile.internal", f"a fault in flycc: {text}"))
+
+
+def _parts(gm: GraphModule, match: Match) -> tuple[str, ...]:
+    """The nodes of a match to keep apart so that what else it is made of may be served."""
+    softmaxes = (
+        node.name
+        for node in gm.graph.nodes
+        if node.name in match.consumed and target_name(node).removesuffix(".default") in SOFTMAXES
+    )
+    return match.fused or tuple(softmaxes)
 
 
 def _stamp(module: Module, unpacked: list[Unpacked]) -> None:

@@ -14,6 +14,8 @@ from torch import Tensor
 from torch.fx import GraphModule
 from torch.nn import functional as F
 
+from flycc.contracts import Problem, Reason, SdpaProblem
+from flycc.frontend import compile_graph
 from flycc.frontend.report import Candidate
 
 BATCH, HEADS, KV_HEADS, LENGTH, DIM = 2, 6, 2, 7, 16
@@ -296,3 +298,21 @@ def test_gradients_of_other_ranks(rank: int) -> None:
     for leaf, exact, bound in zip(leaves, attention.backward(dy), attention.backward_bounds(dy), strict=True):
         assert leaf.grad is not None
         assert ((leaf.grad.reshape(exact.shape).double() - exact).abs() <= bound).all()
+
+
+def test_products_of_attention_that_no_kernel_serves_are_served() -> None:
+    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return (q @ k.mT).softmax(-1) @ v
+
+    q, k, v = (torch.randn(BATCH, HEADS, LENGTH, DIM).to(DTYPE) for _ in range(3))
+    refusal = Reason("sdpa.size", "too many heads")
+
+    def serve(problem: Problem, _: torch.device) -> Reason | None:
+        return refusal if isinstance(problem, SdpaProblem) else None
+
+    recorder = Recorder(compare=False)
+    with torch.no_grad():
+        torch.compile(attend, backend=recorder)(q, k, v)
+    _, report = compile_graph(recorder.graphs[0], (), serve=serve)
+    outcomes = [(c.family, c.kernel, c.reason) for c in report.nodes]
+    assert outcomes == [("gemm", "flycc::gemm", None), ("sdpa", None, refusal), ("gemm", "flycc::gemm", None)]
