@@ -19,6 +19,7 @@ from flycc.frontend.quantised_norms import fuse_quantised_norms
 from flycc.frontend.rebuild import Match, Serve, keep_apart, pass_refusals, rebuild_graph
 from flycc.frontend.report import Report, report_failure, report_graph
 from flycc.frontend.unpacked_elements import Unpacked, find_unpacked
+from flycc.frontend.written_attention import written_refusals
 from flycc.passes.dequantized_reading import UNPACKED_ATTR
 from flycc.passes.pipeline import run_pipeline
 from flycc.passes.place_scales import MODE_ATTR
@@ -61,7 +62,8 @@ def compile_graph(
             }
             if not refused:
                 fuse_quantised_norms(rebuilt, serve)
-                report = report_graph(gm, matches, {**pass_refusals(module), **apart, **flex_refusals(gm)})
+                earlier = written_refusals(gm) | flex_refusals(gm)
+                report = report_graph(gm, matches, {**pass_refusals(module), **apart, **earlier})
                 report.number = number
                 return rebuilt, report
             for match, parts in refused.items():

@@ -14,6 +14,7 @@ from flycc.frontend import composite_ops
 from flycc.frontend.model_numbers import known_number, specialise_numbers
 from flycc.frontend.nodes import changes_dispatch
 from flycc.frontend.shared_heads import unrepeated
+from flycc.frontend.written_attention import keep_written_attention
 from flycc.frontend.written_norms import MEANS, WrittenNorm, read_written_norm
 
 
@@ -21,7 +22,7 @@ def keep_whole(gm: GraphModule) -> GraphModule:
     """Makes attention and RMS norm in `gm`, and in the graphs it holds, `flycc::sdpa` and `flycc::rms_norm`.
 
     `gm` is the graph that Dynamo hands to a backend; it is edited and returned. Results and gradients keep
-    their bits, but for float32 roundings of RMS norms written by hand. Those become one op where they need
+    their bits, but for roundings of attention and RMS norms written by hand. Those become one op where they need
     gradients; elsewhere a pass finds them in the ATen graph. Dropout of attention draws a seed from PyTorch's
     generator instead of a number for each weight. A call stays as it is where the custom op could not stand for
     it: attention with a mask that needs a gradient or with dropout in types that no kernel takes, tensor
@@ -43,6 +44,7 @@ def keep_whole(gm: GraphModule) -> GraphModule:
                 _keep_rms_norm(node, *node.args, **node.kwargs)
     for node in nodes:
         specialise_numbers(node)
+    keep_written_attention(gm)
     for node in [node for node in nodes if node.target in MEANS]:
         norm = read_written_norm(node)
         if norm is not None and all(map(_is_plain, filter(None, (norm.x, norm.weight)))):
