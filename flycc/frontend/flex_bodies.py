@@ -381,7 +381,7 @@ def _is_bool(expression: Expression) -> bool:
 def _is_index(expression: Expression) -> bool:
     """Whether it indexes a tensor as one integer does."""
     if isinstance(expression.source, Node):
-        return expression.dtype in _INTEGERS and expression.dtype is not torch.bool
+        return expression.dtype in (torch.int32, torch.int64)  # uint8 is a mask, as bool is
     return type(expression.source) is int
 
 
