@@ -74,6 +74,7 @@ def compile_aten(
             example_inputs,
             serve=functools.partial(serve, autotune=options.autotune),
             relaxed_scales=options.scale_placement == "relaxed",
+            describe=ops.describe,
         )
     add_graph(kind, report)
     if report.failure:

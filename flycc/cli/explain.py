@@ -143,6 +143,8 @@ def show(record: Any) -> None:
             )
             fused = "".join(f" + {target}" for target in candidate.fused)
             text = f"{candidate.target}{fused} {candidate.shapes}\n-> {outcome}"
+            if candidate.detail:
+                text += f"\n   {candidate.detail}"
             if candidate.placement:
                 text += f"\nscales: {candidate.placement}"
             counts[text] = counts.get(text, 0) + 1

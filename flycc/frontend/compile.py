@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from torch.fx import GraphModule
 from torch_mlir.ir import ArrayAttr, Context, Module, StringAttr
 
 from flycc import dialects
-from flycc.contracts import FlyccError, Reason
+from flycc.contracts import FlyccError, Problem, Reason
 from flycc.dialects.tensor import SHAPE_ATTR
 from flycc.frontend.flex_attention import flex_refusals
 from flycc.frontend.importer import import_graph
@@ -35,6 +36,7 @@ def compile_graph(
     *,
     serve: Serve = lambda problem, device: None,
     relaxed_scales: bool = False,
+    describe: Callable[[Problem], str] = lambda problem: "",
 ) -> tuple[GraphModule, Report]:
     """The graph of `gm` with kernel calls for what kernels serve, and what became of every candidate.
 
@@ -43,6 +45,7 @@ def compile_graph(
     returned as it is and the report's `failure` says why. `example_inputs` are there for the backend
     protocol: all that is needed is in the metadata. `serve` says why a kernel cannot serve a matched op whose
     tensors are on a device, or None if it can. `relaxed_scales` says that block scales may be moved without a proof.
+    `describe` says which launches serve a problem, "" where there is nothing to say.
     """
     number = next(_numbers)
     try:
@@ -62,6 +65,7 @@ def compile_graph(
             }
             if not refused:
                 fuse_quantised_norms(rebuilt, serve)
+                matches = [_described(match, describe) for match in matches]
                 earlier = written_refusals(gm) | flex_refusals(gm)
                 report = report_graph(gm, matches, {**pass_refusals(module), **apart, **earlier})
                 report.number = number
@@ -79,6 +83,12 @@ def compile_graph(
     except Exception as error:
         text = " ".join(f"{type(error).__name__}: {error}".split())[:300]
         return gm, report_failure(gm, Reason("compile.internal", f"a fault in flycc: {text}"))
+
+
+def _described(match: Match, describe: Callable[[Problem], str]) -> Match:
+    if match.posed is None or match.reason is not None:
+        return match
+    return replace(match, detail="; ".join(filter(None, (match.detail, describe(match.posed)))))
 
 
 def _parts(gm: GraphModule, match: Match) -> tuple[str, ...]:

@@ -78,7 +78,16 @@ FAMILY_OF_PROBLEM: dict[type[Problem], str] = {
 SERVED_FAMILIES = frozenset(FAMILY_OF_PROBLEM.values())
 
 #: Reasons that say of an op that it only looks like one of a family: nothing was refused that a kernel is for.
-NEAR_MISSES = frozenset({"rms-norm.form", "rms-norm.mean-subtracted", "topk.full-sort", "topk.kth-value"})
+NEAR_MISSES = frozenset(
+    {
+        "rms-norm.form",
+        "rms-norm.mean-subtracted",
+        "sdpa.form",
+        "sdpa.softmax-dim",
+        "topk.full-sort",
+        "topk.kth-value",
+    }
+)
 
 
 def family_of(node: Node) -> str | None:

@@ -23,6 +23,7 @@ from flycc.dialects import ScaleGuardOp, SdpaBackwardOp, VersionedOp, problem
 from flycc.dialects.base import Flycc
 from flycc.dialects.sizes import known
 from flycc.dialects.tensor import SHAPE_ATTR, SHAPES_ATTR
+from flycc.frontend.attention_text import attention_text
 from flycc.frontend.calls import (
     Operand,
     call,
@@ -57,7 +58,8 @@ class Match:
 
     `kernel` is the op called, `family` and `problem` (in one line) what it serves, `node` the one of the
     replaced nodes `consumed` that stands for all. `fused` are those of them that became a product's epilogue.
-    `placement` says of a product of scaled operands where its scales are and why.
+    `placement` says of a product of scaled operands where its scales are and why, `detail` what attention became, and
+    `posed` is the problem itself.
     """
 
     kernel: str
@@ -68,6 +70,8 @@ class Match:
     reason: Reason | None = None
     fused: tuple[str, ...] = ()
     placement: str = ""
+    posed: Problem | None = None
+    detail: str = ""
 
 
 def rebuild_graph(
@@ -115,7 +119,8 @@ def _rebuild(rebuilding: _Rebuilding, op: OpView, serve: Serve) -> Match:
     family, attributes = FAMILY_OF_PROBLEM[type(posed)], operation.attributes
     fused = tuple(name.value for name in attributes[FUSED_ATTR]) if FUSED_ATTR in attributes else ()
     placement = _placement(operation)
-    return Match(called(op), family, str(posed), face, consumed, reason, fused, placement)
+    text = attention_text(op)
+    return Match(called(op), family, str(posed), face, consumed, reason, fused, placement, posed, text)
 
 
 def _rebuild_versioned(rebuilding: _Rebuilding, op: VersionedOp, serve: Serve, number: int) -> Match:

@@ -46,6 +46,7 @@ class Candidate:
     count: int = 1
     fused: tuple[str, ...] = ()
     placement: str = ""
+    detail: str = ""
 
 
 @dataclass(slots=True)
@@ -159,7 +160,7 @@ def _candidate(
         count = len(match.consumed) if match.node == name else 0
         fused = tuple(targets[node] for node in reversed(match.fused))
         placement = match.placement if match.node == name else ""
-        return Candidate(*described, match.kernel, None, match.problem, count, fused, placement)
+        return Candidate(*described, match.kernel, None, match.problem, count, fused, placement, match.detail)
     if target_name(node) in KEPT_CALLS:
         assert isinstance(node.target, torch._ops.OpOverload)
         return Candidate(*described, node.target._schema.name, None, "kept with the weight")

@@ -72,3 +72,8 @@ def serve(problem: Any, device: torch.device) -> Reason | None:
             refusals.warn_once(f"a matched {family}", error.reason)
         return error.reason
     return None
+
+
+def describe(problem: Any) -> str:
+    """Which launches serve `problem`, for reports; "" for families of one launch."""
+    return sdpa.describe(problem) if isinstance(problem, SdpaProblem | SdpaBackwardProblem) else ""

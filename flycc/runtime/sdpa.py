@@ -74,6 +74,22 @@ def prepare_backward(
     return [(step, load(family.backward_kernel(problem, step.config), device)) for step in steps]
 
 
+def describe(problem: SdpaProblem | SdpaBackwardProblem) -> str:
+    """The launches of `problem`: "forward d64_64_w8t64, 1 launch"; sizes that are not known leave them to the run."""
+    forward = problem if isinstance(problem, SdpaProblem) else problem.forward
+    sizes = (forward.batch, forward.heads, forward.queries, forward.keys, forward.head_dim, forward.value_dim)
+    if not all(isinstance(size, int) for size in sizes):
+        return "kernel chosen when lengths are known"
+    steps: Any = family.plan(problem) if isinstance(problem, SdpaProblem) else family.plan_backward(problem)
+    if isinstance(steps, Reason):
+        return ""
+    named = [
+        str(step.config) if isinstance(step, family.BackwardStep) else f"{step.what} {step.config}"
+        for step in steps
+    ]
+    return f"{', '.join(named)}, {len(steps)} launch{'es' * (len(steps) > 1)}"
+
+
 def _loaded(
     problem: SdpaProblem, steps: tuple[family.ForwardStep, ...] | Reason, device: Device
 ) -> list[tuple[family.ForwardStep, Loaded]]:

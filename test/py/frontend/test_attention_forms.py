@@ -94,6 +94,15 @@ def compiled(
     return out, report.nodes, rebuilt
 
 
+#: What reports say of some of them.
+DETAILS = {
+    "llama": "GQA 6:2, mask bf16 loaded",
+    "gemma": "causal, GQA 6:2, softcap 3",
+    "window": "causal, window 3, GQA 6:2",
+    "sdpa-with-mask": "causal, GQA 6:2, mask bool loaded",
+}
+
+
 @pytest.mark.parametrize("name", FORMS)
 def test_form(name: str) -> None:
     form, flags, options = FORMS[name]
@@ -110,6 +119,7 @@ def test_form(name: str) -> None:
     out, [candidate], _ = compiled(form, q, k, v, mask)
     problem = f"sdpa {BATCH}x{HEADS}:{KV_HEADS} heads {LENGTH}x{LENGTH}x{DIM} bf16{flags} align 16"
     assert (candidate.family, candidate.kernel, candidate.problem) == ("sdpa", "flycc::sdpa_fwd", problem)
+    assert candidate.detail == DETAILS.get(name, candidate.detail)
     # Bools say exactly what the lowest numbers do; scores of 0 have the equal weights of a sequence that is hidden.
     wanted = q.clone()
     wanted[0] *= not hidden

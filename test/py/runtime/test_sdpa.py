@@ -6,6 +6,7 @@ import math
 import os
 import warnings
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from threading import Barrier
 from typing import Any
 
@@ -14,8 +15,8 @@ import torch
 from attention_reference import Attention
 from torch import Tensor
 
-from flycc.contracts import FlyccError
-from flycc.runtime import ops, refusals, sdpa  # noqa: F401 (defines the operators)
+from flycc.contracts import FlyccError, SdpaBackwardProblem, SdpaProblem
+from flycc.runtime import ops, refusals, sdpa
 from flycc.runtime.devices import device_for
 from flycc.runtime.loading import load
 
@@ -293,3 +294,15 @@ def test_opcheck() -> None:
     torch.library.opcheck(torch.ops.flycc.sdpa_fwd.default, (q, k, v), {"scale": 0.2, "want_lse": True})
     out, lse = torch.ops.flycc.sdpa_fwd(q, k, v, scale=0.2, want_lse=True)
     torch.library.opcheck(torch.ops.flycc.sdpa_bwd.default, (out, q, k, v, out, lse), {"scale": 0.2})
+
+
+def test_descriptions_name_the_launches() -> None:
+    """One query and long keys are shared out and put together again; gradients take three launches."""
+    problem = SdpaProblem("bf16", 1, 8, 2, 1, 8192, 128, 128)
+    first, second, count = ops.describe(problem).split(", ")
+    assert first.startswith("decode ")
+    assert second.startswith("combine ")
+    assert count == "2 launches"
+    assert ops.describe(replace(problem, queries=4096)).startswith("forward d128_128_")
+    assert ops.describe(SdpaBackwardProblem(replace(problem, queries=64, lse=True))).endswith(", 3 launches")
+    assert ops.describe(replace(problem, keys="s0")) == "kernel chosen when lengths are known"
