@@ -59,8 +59,8 @@ def keep_flex_attention(gm: GraphModule) -> list[Reason]:
     """Makes calls of flex_attention in `gm`, and in the graphs it holds, `flycc::sdpa`; why others stay.
 
     `gm` is the graph that Dynamo hands to a backend; it is edited. What score_mod and mask_mod may be is in
-    `docs/attention.md`. Results are those of PyTorch's own implementation, but for roundings: biases are added in
-    float32.
+    `docs/attention.md`. Results are those of PyTorch's own implementation, but for roundings: slopes times
+    distances are float32.
     """
     modules = [module for module in gm.modules() if isinstance(module, GraphModule)]
     reasons = []
