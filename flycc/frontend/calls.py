@@ -279,7 +279,11 @@ def _rms_norm_backward(graph: Graph, op: RmsNormBackwardOp, operand: Operand, _:
 def _attention_layout(layout: Sequence[int]) -> str | None:
     """What `flycc::sdpa_fwd` calls the order in memory of what it gives; None for an order that it does not write."""
     *outer, heads, rows, row = range(len(layout)) if len(layout) > 2 else (-1, 0, 1)
-    orders = {(*outer, heads, rows, row): "bhsd", (*outer, rows, heads, row): "bshd"}
+    orders = {
+        (rows, *outer, heads, row): "sbhd",
+        (*outer, rows, heads, row): "bshd",  # after the one before, which is the same without a batch
+        (*outer, heads, rows, row): "bhsd",
+    }
     return orders.get(tuple(layout) if len(layout) > 2 else (-1, *layout))
 
 

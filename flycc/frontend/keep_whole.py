@@ -12,6 +12,7 @@ from torch.fx import GraphModule, Node
 
 from flycc.frontend import composite_ops
 from flycc.frontend.model_numbers import known_number, specialise_numbers
+from flycc.frontend.multi_head import STANDS_FOR
 from flycc.frontend.nodes import changes_dispatch
 from flycc.frontend.shared_heads import unrepeated
 from flycc.frontend.written_attention import keep_written_attention
@@ -29,7 +30,7 @@ def keep_whole(gm: GraphModule) -> GraphModule:
     subclasses, and every call of a graph that uses autocast, chooses attention backends or applies functorch
     transforms, because those act on PyTorch's own ops only. The eps of a norm, scale and softcap of attention written
     by hand, and the scale, dropout and head dims of attention become constants. Attention takes heads of K and V
-    before they are repeated.
+    before they are repeated. What `nn.MultiheadAttention` and `nn.TransformerEncoderLayer` call is opened for that.
     """
     modules = [module for module in gm.modules() if isinstance(module, GraphModule)]
     nodes = [node for module in modules for node in module.graph.nodes]
@@ -42,6 +43,8 @@ def keep_whole(gm: GraphModule) -> GraphModule:
                 _keep_sdpa(node, *node.args, **node.kwargs)
             elif node.target is torch.rms_norm:
                 _keep_rms_norm(node, *node.args, **node.kwargs)
+            elif node.target in STANDS_FOR:
+                node.target = STANDS_FOR[node.target]
     for node in nodes:
         specialise_numbers(node)
     keep_written_attention(gm)

@@ -52,8 +52,9 @@ _PLANS, _BACKWARD_PLANS = plans.Plans(), plans.Plans()
 _NAMES: dict[torch.dtype, Any] = {torch.bfloat16: "bf16", torch.float16: "f16"}
 _MASKS: dict[torch.dtype, Any] = {torch.bool: "bool", torch.float32: "f32", **_NAMES}
 _INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
-#: Orders of out in memory, by the name of `layout`.
-_ORDERS = {"bhsd": (0, 1, 2, 3), "bshd": (0, 2, 1, 3)}
+#: Orders of out in memory, by the name of `layout`, and how to permute a tensor in that order to get out.
+_ORDERS = {"bhsd": (0, 1, 2, 3), "bshd": (0, 2, 1, 3), "sbhd": (2, 0, 1, 3)}
+_BACK = {name: tuple(map(order.index, range(4))) for name, order in _ORDERS.items()}
 
 
 def prepare(problem: SdpaProblem, device: Device) -> list[tuple[family.ForwardStep, Loaded]]:
@@ -297,7 +298,7 @@ def sdpa_fwd(
         slopes: [H], what is added to scores for each key further on.
         seed: int64 [2], where `dropout_p` is not 0.
         lower, upper: query i sees keys i + lower to i + upper.
-        layout: the order of out in memory, "bhsd" or "bshd".
+        layout: the order of out in memory, "bhsd", "bshd" or "sbhd".
 
     Returns out [B, H, S, E] and, with `want_lse`, float32 [B, H, S], else an empty tensor.
     """
@@ -307,7 +308,7 @@ def sdpa_fwd(
     arguments = (*call.arguments, want_lse, layout)
     tensors = (query, key, value, *call.tensors.values())
     if made := _PLANS.repeat(tensors, arguments):
-        order = _ORDERS.get(layout, _ORDERS["bhsd"])
+        order = _BACK.get(layout, _BACK["bhsd"])
         lse = made[1] if want_lse else query.new_empty(0, dtype=torch.float32)
         return _recorded(made[0].permute(order), tensors), lse
     out, lse = _forward_results(query, key, value, call, want_lse, layout)
@@ -403,8 +404,7 @@ def _forward_results(
     )
     batch, heads, queries, _ = query.shape
     sizes = (batch, heads, queries, value.shape[3])
-    order = _ORDERS[layout]
-    out = query.new_empty([sizes[dim] for dim in order]).permute(order)
+    out = query.new_empty([sizes[dim] for dim in _ORDERS[layout]]).permute(_BACK[layout])
     lse = query.new_empty((batch, heads, queries) if want_lse else 0, dtype=torch.float32)
     return out, lse
 

@@ -145,9 +145,8 @@ def reference_sdpa(
 ) -> tuple[Tensor, Tensor]:
     """`flycc::sdpa_fwd` by the composite that it stands for."""
     out, lse = composite_ops.sdpa(query, key, value, want_lse, *_attending(query, key, *tensors, **numbers))
-    if layout == "bshd":
-        return out.transpose(1, 2).contiguous().transpose(1, 2), lse
-    return out.contiguous(), lse
+    order = ["bhsd".index(dim) for dim in layout]
+    return out.permute(order).contiguous().permute([*map(order.index, range(4))]), lse
 
 
 def reference_sdpa_backward(

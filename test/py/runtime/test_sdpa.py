@@ -64,6 +64,12 @@ def test_causal_heads_that_share_keys() -> None:
     assert out.transpose(1, 2).is_contiguous()
 
 
+def test_lengths_first() -> None:
+    """As `nn.MultiheadAttention` has them in memory, whatever `batch_first` is."""
+    tensors = [random(n, 2, 3, 64).permute(1, 2, 0, 3) for n in (20, 33, 33)]
+    assert check(*tensors, layout="sbhd").stride() == tensors[0].stride()
+
+
 def test_rows_that_kernels_cannot_take_are_copied() -> None:
     """Misaligned, of odd length, transposed and expanded operands, with a mask that is broadcast."""
     q = random(2, 4, 20, 34)[..., 1:]
@@ -270,7 +276,7 @@ def test_what_no_kernel_takes_goes_to_pytorch(change: dict[str, Any], code: str)
         ({"query_documents": torch.ones(2, 20)}, "query_documents and key_documents must be there both"),
         ({"dropout_p": 0.5}, "seed is missing, must be torch.int64 .2. with dropout_p"),
         ({"dropout_p": 1.5}, "dropout_p is 1.5, must be between 0 and 1"),
-        ({"layout": "bsdh"}, "layout is 'bsdh', must be one of bhsd, bshd"),
+        ({"layout": "bsdh"}, "layout is 'bsdh', must be one of bhsd, bshd, sbhd"),
     ],
 )
 def test_mistakes_name_the_argument(change: dict[str, Any], message: str) -> None:
