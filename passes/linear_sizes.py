@@ -101,15 +101,17 @@ def value_of(wanted: Linear, before: ir.Operation) -> ir.Value | None:
     number. None where there is none."""
     if wanted.known is not None:
         return new_constant(int(wanted.known), before)
+    found: list[tuple[int, ir.Value, int | None]] = []
     for argument in _arguments(before):
         given = linear_value(argument) if str(argument.type) == "!torch.int" else None
-        if given is not None and given.terms == wanted.terms:
-            return new_sum(argument, int(wanted.number - given.number), before)
-        for axis, dim in enumerate(_dims(argument)):
-            size = linear(dim)
+        sizes = [(axis, linear(dim)) for axis, dim in enumerate(_dims(argument))]
+        for axis, size in ((None, given), *sizes):
             if size is not None and size.terms == wanted.terms:
-                return new_sum(new_size(argument, axis, before), int(wanted.number - size.number), before)
-    return None
+                found.append((int(wanted.number - size.number), argument, axis))
+    if not found:
+        return None
+    number, argument, axis = min(found, key=lambda each: (each[0] != 0, each[2] is not None))
+    return new_sum(argument if axis is None else new_size(argument, axis, before), number, before)
 
 
 def _arguments(near: ir.Operation) -> Iterator[ir.Value]:

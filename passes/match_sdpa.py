@@ -148,6 +148,8 @@ _COMPOSITE = (
     *("mask", "is_causal", "scale", "_", "dropout_p", "seed", "query_documents", "key_documents", "slopes"),
     *("lower", "upper", "softcap"),
 )
+#: Of four operands the gradients that are wanted: what is not used of an op tells as much.
+_WANTED = ("_", "_", "_", "_")
 #: Attention that is one op: its operands. The first results are out and lse, or the three gradients.
 _FORMS: dict[str, tuple[str, ...]] = {
     "flycc.sdpa": (*_BEFORE, "_", *_COMPOSITE),
@@ -170,6 +172,16 @@ _FORMS: dict[str, tuple[str, ...]] = {
     ),
     "aten._scaled_dot_product_flash_attention_for_cpu_backward": (
         *(*_BACK, "dropout_p", "is_causal", "mask", "scale"),
+    ),
+    "aten._scaled_dot_product_efficient_attention_backward": (
+        *("grad", *_BEFORE, "mask", "out", "lse", "_", "_", "dropout_p", *_WANTED, "is_causal", "scale"),
+    ),
+    "aten._scaled_dot_product_cudnn_attention_backward": (
+        *(*_BACK, "_", "_", "mask", "_", "_", "_", "_", "dropout_p", "is_causal", "scale"),
+    ),
+    "aten._scaled_dot_product_fused_attention_overrideable_backward": (
+        *("grad", *_BEFORE, "mask", *_WANTED, "out", "lse", "_", "_", "_", "_", "dropout_p", "is_causal"),
+        *("_", "_", "scale"),
     ),
     "aten._scaled_dot_product_flash_attention_backward": (
         *(*_BACK, "_", "_", "_", "_", "dropout_p", "is_causal", "_", "_", "scale"),
@@ -257,10 +269,17 @@ def _raise_backward(
     numbers: Mapping[str, float],
 ) -> None:
     lse = stamped(given["lse"])
-    if lse is None or len(lse.dims) + 1 != len(sizes(given["query"])):
-        raise Unlike("lse", "the forward pass has given no lse, which the kernels read")
+    query_dims = sizes(given["query"])
+    if lse is None or len(lse.dims) + 1 != len(query_dims):
+        raise Unlike("lse", "the forward pass has given no lse of a form that the kernels read")
+    if any(map(contradict, lse.dims, query_dims)):
+        raise Unlike(
+            "lse", f"its lse is {show(lse.dims)}; that of {show(query_dims)} without the last size is needed"
+        )
     grad, query, key, value, out, sums = (given[name] for name in _BACK)
-    dq, dk, dv = op.results
+    dq, dk, dv, *others = op.results
+    if any(list(result.uses) for result in others):
+        raise Unlike("results", "the gradient of its mask is used, which kernels do not make")
     types = (dq.type, dk.type, dv.type)
     raised = build_sdpa_backward(
         grad, query, key, value, out, sums, scale, options, types, before=op, **numbers
