@@ -43,7 +43,7 @@ CASES: dict[str, tuple[str, dict[str, Any], str, tuple[str, str, str]]] = {
         (
             "causal, window 4, GQA 4:2",
             "causal, window 4, GQA 4:2, mask bool loaded",
-            "GQA 4:2, mask bool loaded",
+            "GQA 4:2",
         ),
     ),
     "gemma2": (
