@@ -46,7 +46,8 @@ def forward(query: Tensor, key: Tensor, value: Tensor, scoring: Scoring) -> tupl
     for rows in _parts(query, key):
         scores, _ = _scores(query, key, scoring, rows)
         lse[:, :, rows] = scores.logsumexp(-1)
-        weights = _weights(scores, lse[:, :, rows])
+        # Not from lse: log(n) is lost beside scores of -1e9, which have equal weights where a mask gives them to all keys.
+        weights = scores.softmax(-1).masked_fill((lse[:, :, rows] == -torch.inf)[..., None], 0)
         if scoring.dropout_p:
             weights = weights * _kept(scoring, weights, rows)
         out[:, :, rows] = _ungrouped(_grouped(weights, value) @ value.to(weights.dtype), heads)
@@ -187,7 +188,7 @@ def _scores(query: Tensor, key: Tensor, scoring: Scoring, rows: slice) -> tuple[
 
 
 def _weights(scores: Tensor, lse: Tensor) -> Tensor:
-    """The softmax of `scores`, 0 for a query that sees no key."""
+    """The softmax of `scores`, as exact as `lse`; 0 for a query that sees no key."""
     return torch.exp(scores - lse.masked_fill(lse == -torch.inf, 0)[..., None])
 
 

@@ -72,7 +72,7 @@ class _Options(NamedTuple):
         if self.is_causal:
             upper = 0 if upper is None else min(upper, 0)
         return attention.Scoring(
-            query.size(-1) ** -0.5 if self.scale is None else self.scale,
+            max(query.size(-1), 1) ** -0.5 if self.scale is None else self.scale,
             attention.mask_in_four_dimensions(self.attn_mask, query),
             self.lower,
             upper,

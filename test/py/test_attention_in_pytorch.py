@@ -80,6 +80,17 @@ def test_queries_without_keys() -> None:
     assert (lse == -torch.inf).all()
 
 
+@pytest.mark.parametrize("lowest", [-1e4, -1e9, torch.finfo(torch.bfloat16).min])
+def test_equal_weights_where_a_mask_gives_its_lowest_number_to_all_keys(lowest: float) -> None:
+    q, k, v = (torch.randn(1, 2, n, 16).bfloat16() for n in (3, 5, 5))
+    mask = torch.zeros(3, 5)
+    mask[1] = lowest
+    out, _ = attention.forward(q * (mask[:, :1] == 0), k, v, attention.Scoring(0.25, mask))
+    u = torch.finfo(torch.bfloat16).eps
+    mean = v.double().mean(-2)
+    assert ((out[:, :, 1] - mean).abs() <= u * mean.abs() + 1e-6).all()
+
+
 def test_dropout_keeps_what_the_contract_says() -> None:
     mask = attention.keep_mask(torch.tensor([-SEED, OFFSET]), 0.4, 3, range(2, 6), 7)
     for place in ((0, 2, 0), (1, 5, 6), (2, 3, 3), (2, 4, 5)):

@@ -59,6 +59,11 @@ KEPT: dict[str, tuple[Callable[..., Any], Callable[[], tuple[Tensor, ...]], str]
     "sdpa-gqa": (lambda *a: sdpa(*a, enable_gqa=True), lambda: qkv(kv_heads=2), "sdpa"),
     "sdpa-3d": (sdpa, lambda: (randn(4, 5, 16), randn(4, 7, 16), randn(4, 7, 16)), "sdpa"),
     "sdpa-value-dim": (sdpa, lambda: (randn(1, 2, 5, 16), randn(1, 2, 7, 16), randn(1, 2, 7, 8)), "sdpa"),
+    "sdpa-no-head-dim": (
+        sdpa,
+        lambda: (randn(1, 2, 5, 0), randn(1, 2, 7, 0), randn(1, 2, 7, 8)),
+        "sdpa",
+    ),
     "sdpa-checkpoint": (lambda *a: checkpoint(sdpa, *a, use_reentrant=False), qkv, "sdpa"),
     "sdpa-no-autocast": (without_autocast, qkv, "sdpa"),
     "rms": (lambda x, w: F.rms_norm(x, (8,), w), lambda: (randn(3, 8), randn(8)), "rms_norm"),
