@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from harness import SEED
+from pairs import pairwise
 
 pytest.importorskip("triton", reason="Triton, which compiles the kernels of this test, is not installed")
 
@@ -224,9 +225,7 @@ def test_orders_of_sums_differ_within_the_bound() -> None:
         kernel.launch((1, 1), a, b, c, i32(16), i32(16), i32(32), mfma_order="random")
 
 
-@pytest.mark.parametrize("depth", [64, 128])
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("kind", ["fp16", "bf16"])
+@pytest.mark.parametrize(("kind", "causal", "depth"), pairwise(["fp16", "bf16"], [False, True], [64, 128]))
 def test_attention(kind: str, causal: bool, depth: int) -> None:
     rng = np.random.default_rng(SEED)
     names = {
