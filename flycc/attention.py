@@ -46,7 +46,7 @@ def forward(query: Tensor, key: Tensor, value: Tensor, scoring: Scoring) -> tupl
     for rows in _parts(query, key):
         scores, _ = _scores(query, key, scoring, rows)
         lse[:, :, rows] = scores.logsumexp(-1)
-        # Not from lse: log(n) is lost beside scores of -1e9, which have equal weights where a mask gives them to all keys.
+        # Not from lse: log(n) is lost beside scores of -1e9, whose weights are equal where a mask gives them to all.
         weights = scores.softmax(-1).masked_fill((lse[:, :, rows] == -torch.inf)[..., None], 0)
         if scoring.dropout_p:
             weights = weights * _kept(scoring, weights, rows)
