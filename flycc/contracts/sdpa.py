@@ -38,8 +38,10 @@ class SdpaProblem:
     out. `scale`, `lower`, `upper`, the cap, slopes (float32 [heads]), documents (int32 [batch, queries] and [batch,
     keys]) and what dropout takes are known at run time; causal attention as PyTorch defines it has upper = 0, that
     which ends with the last query and key upper = keys - queries. `lse` says that the kernel also returns
-    ln(sum_j exp(t)), float32 [batch, heads, queries], -inf where no key is seen. Rows of Q, K and V begin at multiples
-    of 16 bytes; `align_out` is the largest power of two, at most 16, that divides the byte address of every row of out.
+    ln(sum_j exp(t)), float32 [batch, heads, queries], -inf where no key is seen. Scores are in units of ln 2: those of
+    2^128 ln 2 and more are infinite, and finite ones below -2^128 ln 2 count as that. Rows of Q, K and V begin at
+    multiples of 16 bytes; `align_out` is the largest power of two, at most 16, that divides the byte address of every
+    row of out.
 
     Kernels take a scale and a cap of `LEAST_FACTOR` to its reciprocal. With any other scale, be it 0, negative,
     infinite or NaN, PyTorch's operators compute the same formula (`flycc.attention`).

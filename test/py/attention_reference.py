@@ -19,6 +19,8 @@ from flycc.contracts.sdpa import PHILOX_KEY_STEPS, PHILOX_MULTIPLIERS, PHILOX_RO
 ROUNDOFF = {torch.bfloat16: 2.0**-8, torch.float16: 2.0**-11, torch.float32: 2.0**-24}
 #: Half the smallest subnormal number, what rounding near zero adds.
 TINY = {torch.bfloat16: 2.0**-127, torch.float16: 2.0**-25}
+#: Exponentials below this may be 0.
+FLUSHED = 2.0**-126
 
 
 def dropout_mask(seed: int, offset: int, shape: tuple[int, ...], dropout_p: float) -> Tensor:
@@ -79,11 +81,12 @@ class Attention:
     def bound(self) -> Tensor:
         """How far an element of out may be from `forward`."""
         q, k, v = self._operands()
-        out, _, p, _ = self._forward(q, k, v)
+        out, _, p, kept = self._forward(q, k, v)
         u = ROUNDOFF[self.query.dtype]
-        # p is rounded to 16 bits and of the scores' error; where p is next to nothing it may be flushed.
+        # p is rounded to 16 bits and of the scores' error; where p is next to nothing it may be flushed, and what
+        # dropout keeps of it is multiplied after that.
         off = (p * (u + self._relative(q, k))) @ self._of_heads(v).abs()
-        floor = TINY[self.query.dtype] * self._of_heads(v).abs().sum(-2, keepdim=True)
+        floor = (TINY[self.query.dtype] + FLUSHED) * (kept @ self._of_heads(v).abs())
         return off + u * (out.abs() + off) + floor + TINY[self.query.dtype]
 
     def lse_bound(self) -> Tensor:
@@ -114,8 +117,9 @@ class Attention:
         softmax = torch.where(kept > 0, p / kept.clamp(min=1e-300), self._softmax(q, k))
         ds = softmax * (dp - delta)
         ds_off = softmax * (dp_off + delta_off) + ds.abs() * (u + relative) + TINY[self.query.dtype]
+        ds_off = ds_off + FLUSHED * (dp - delta).abs()
         group = q.size(1) // k.size(1)
-        p_off = p * (u + relative) + TINY[self.query.dtype]
+        p_off = p * (u + relative) + (TINY[self.query.dtype] + FLUSHED) * kept
 
         def grouped(x: Tensor) -> Tensor:
             return x.unflatten(1, (-1, group)).sum(2) if x.numel() else x.new_zeros(k.shape[:2] + x.shape[2:])

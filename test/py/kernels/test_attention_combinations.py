@@ -22,7 +22,8 @@ FLAGS = ("lower", "upper", "documents", "alibi", "softcap", "dropout")
 
 
 def problems(dim: int) -> Iterator[SdpaProblem]:
-    for mask, *flags in product(("none", "bool", "bf16", "f16", "f32"), *[(False, True)] * len(FLAGS)):
+    # bf16 is as f32, but for one conversion.
+    for mask, *flags in product(("none", "bool", "f16", "f32"), *[(False, True)] * len(FLAGS)):
         yield SdpaProblem(
             "bf16", 1, 2, 1, 400, 500, dim, dim, mask, **dict(zip(FLAGS, flags, strict=True)), lse=True
         )
@@ -70,7 +71,7 @@ def test_a_softcap_in_a_band_without_a_mask() -> None:
 @pytest.mark.parametrize("what", ["forward", "decode", "dkv", "dq"])
 def test_all(what: str, dim: int) -> None:
     symbols = traced_apart(what, str(dim))
-    assert len({*symbols}) == len(symbols) == (160 if what == "decode" else 320)
+    assert len({*symbols}) == len(symbols) == (128 if what == "decode" else 256)
 
 
 if __name__ == "__main__":
