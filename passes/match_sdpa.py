@@ -215,9 +215,14 @@ def _written(softmax: ir.Operation) -> Reason | None:
         operands = written.query, written.key, written.value
         given = {name: each.build(before) for name, each in zip(_BEFORE, operands, strict=True)}
         _Attention(given).check()
+        query, key, value = given.values()
+        made, wanted = stamped(written.root), stamped(query)
+        if made is not None and wanted is not None and made.dtype != wanted.dtype:
+            raise Unlike(
+                "dtype", f"it gives {made.dtype} where query is {wanted.dtype}; kernels give what they take"
+            )
         options = mask_options(written.masks, written.scores, before)
         scale = new_constant(written.scale, before)
-        query, key, value = given.values()
         results = (written.root.type, None)
         raised = build_sdpa(
             query, key, value, scale, options, results, softcap=written.softcap, before=before

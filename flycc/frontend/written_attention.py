@@ -374,12 +374,16 @@ class _Splice:
         return result
 
     def _check_writes(self, operands: Sequence[Node]) -> None:
-        """Nothing may change what attention reads between the program's calls and its last one."""
+        """Nothing may change what attention reads, or what autograd records, between its first call and its last."""
         readers = [user for node in operands for user in node.users if user in self._region.calls]
         node = min(readers, default=self._region.product)
         while node is not self._region.product:
-            if (writes(node) and node not in self._region.calls) or switches_mode(node):
+            if writes(node) and node not in self._region.calls:
                 raise _Refused(Reason("sdpa.mutation", f"{node} may write to memory that attention reads"))
+            if switches_mode(node):
+                raise _Refused(
+                    Reason("sdpa.mode", f"{node}, between its calls, may change what autograd records")
+                )
             node = node.next
 
     def _operand(self, value: Value | None) -> Any:

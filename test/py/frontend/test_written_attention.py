@@ -184,10 +184,22 @@ def something_between(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return ((q @ k.mT) * q[..., :1]).softmax(-1) @ v
 
 
+def keys_not_recorded(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    with torch.no_grad():
+        turned = k.mT
+    return (q @ turned).softmax(-1) @ v + k.sum()
+
+
+def in_float32(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return (q.float() @ k.float().mT).softmax(-1) @ v.float()
+
+
 NEAR_MISSES: dict[str, tuple[Callable[..., Any], str, str]] = {
     "mask": (mask_that_learns, "sdpa.mask", "needs a gradient"),
     "weights": (weights_too, "sdpa.weights", "used more than once"),
     "mutation": (mask_written, "sdpa.mutation", "mul_ may write to memory that attention reads"),
+    "mode": (keys_not_recorded, "sdpa.mode", "may change what autograd records"),
+    "dtype": (in_float32, "sdpa.dtype", "it gives f32 where query is bf16"),
     "form": (something_between, "sdpa.form", "stands between its scores and the softmax"),
 }
 
