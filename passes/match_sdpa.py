@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from torch_mlir import ir
 
 from flycc.contracts import Reason
-from flycc.contracts.sdpa import MAX_HEAD_DIM
+from flycc.contracts.sdpa import FACTORS, LEAST_FACTOR, MAX_HEAD_DIM
 from flycc.dialects.base import Flycc
 from flycc.dialects.sdpa import DTYPES, MASKS, build_sdpa, build_sdpa_backward, mask_fault
 from flycc.dialects.tensor import Dims, contradict, same_dims, show, stamped
@@ -91,6 +91,8 @@ class _Attention:
         for name in ("key", "value"):
             if any(map(contradict, query[:-3], self.dims(name)[:-3])):
                 raise Unlike("broadcast", f"{name} has another batch than query; kernels do not broadcast it")
+        if len(query) > 2 and contradict(self.dims("key")[-3], self.dims("value")[-3]):
+            raise Unlike("broadcast", "key and value have different heads; kernels do not broadcast them")
 
     def _check_rank(self, name: str, dims: Dims) -> None:
         query = stamped(self.given["query"])
@@ -103,6 +105,9 @@ class _Attention:
     def scale(self, before: ir.Operation) -> ir.Value:
         """What scores are multiplied by; 1 / sqrt(head dim) where it is None."""
         if "scale" in self.given:
+            number = constant(self.given["scale"])
+            if number is not None and not LEAST_FACTOR <= number <= 1 / LEAST_FACTOR:
+                raise Unlike("scale", f"it is {number}; kernels take {FACTORS}")
             return self.given["scale"]
         head_dim = self.dims("query")[-1]
         if not isinstance(head_dim, int):

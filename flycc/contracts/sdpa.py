@@ -16,6 +16,7 @@ MaskKind = Literal["none", "bool", "bf16", "f16", "f32"]
 MAX_HEAD_DIM = 512
 #: The least scale, or cap, that float32 has the reciprocal of, and of products with it; the largest is its reciprocal.
 LEAST_FACTOR = 2.0**-100
+FACTORS = "2^-100 to 2^100"
 
 
 @dataclass(frozen=True, slots=True)

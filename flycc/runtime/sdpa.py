@@ -14,7 +14,7 @@ from flycc.attention import Scoring
 from flycc.attention import backward as backward_in_pytorch
 from flycc.attention import forward as forward_in_pytorch
 from flycc.contracts import FlyccError, Reason, SdpaBackwardProblem, SdpaProblem
-from flycc.contracts.sdpa import LEAST_FACTOR, threshold
+from flycc.contracts.sdpa import FACTORS, LEAST_FACTOR, threshold
 from flycc.kernels import attention as family
 from flycc.kernels.attention.features import band
 from flycc.runtime import derivatives, launching, plans, refusals, workspace
@@ -158,7 +158,7 @@ class Call:
             raise FlyccError(Reason("sdpa.mask", f"{given}: the kernels take {', '.join(map(str, _MASKS))}"))
         for name, number in (("scale", self.scale), ("softcap", self.softcap or 1.0)):
             if not LEAST_FACTOR <= number <= 1 / LEAST_FACTOR:
-                sentence = f"{name} is {number}: the kernels take {LEAST_FACTOR} to {1 / LEAST_FACTOR}"
+                sentence = f"{name} is {number}: the kernels take {FACTORS}"
                 raise FlyccError(Reason(f"sdpa.{name}", sentence))
         batch, heads, queries, head_dim = query.shape
         _, kv_heads, keys, value_dim = value.shape

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from attention_reference import Attention
-from frontend_graphs import Recorder
+from frontend_graphs import Recorder, record
 from torch import Tensor
 from torch.fx import GraphModule
 from torch.nn import functional as F
@@ -151,6 +151,28 @@ def test_bottom_right_causal_of_lengths_that_only_the_run_knows() -> None:
     keys, values = torch.cat([past, k], 2), torch.cat([past, v], 2)
     attention = Attention(q, keys, values, DIM**-0.5, upper=5)
     assert ((out.double() - attention.forward()[0]).abs() <= attention.bound()).all()
+
+
+@pytest.mark.parametrize(
+    ("attend", "kv_heads", "reason"),
+    [
+        (
+            lambda q, k, v: F.scaled_dot_product_attention(q, k, v, scale=-0.5),
+            (2, 2),
+            "sdpa.scale: sdpa: it is -0.5; kernels take 2^-100 to 2^100",
+        ),
+        (
+            lambda q, k, v: F.scaled_dot_product_attention(q, k, v, enable_gqa=True),
+            (2, 1),
+            "sdpa.broadcast: sdpa: key and value have different heads; kernels do not broadcast them",
+        ),
+    ],
+)
+def test_reasons(attend: Callable[..., Tensor], kv_heads: tuple[int, int], reason: str) -> None:
+    q, k, v = (torch.randn(2, heads, 5, 16).bfloat16() for heads in (2, *kv_heads))
+    recorder = record(attend, q, k, v)
+    reasons = [c.reason for report in recorder.reports for c in report.nodes if c.reason]
+    assert reason in [f"{one.code}: {one.sentence}" for one in reasons]
 
 
 def test_fills_with_different_numbers_are_refused() -> None:
