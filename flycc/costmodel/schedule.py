@@ -14,6 +14,9 @@ import numpy as np
 
 from flycc.costmodel.machine import Machine
 
+#: Times that differ by less than this factor are the same but for rounding.
+_AT_ONCE = 1 + 1e-9
+
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
@@ -83,7 +86,7 @@ class _Unit:
     def advance(self, time: float) -> None:
         """To when the next workgroup ends; all that end then leave."""
         self.time, self.done = time, self.until[0]
-        while self.until and self.until[0] <= self.done:
+        while self.until and self.until[0] <= self.done * _AT_ONCE:
             heapq.heappop(self.until)
 
 
@@ -113,7 +116,7 @@ def _give_out(work: list[float], units: list[_Unit]) -> list[int]:
     while events:
         time = events[0][0]
         free = []
-        while events and events[0][0] == time:
+        while events and events[0][0] <= time * _AT_ONCE:
             free.append(heapq.heappop(events)[1])
             units[free[-1]].advance(time)
         fill(free, time)

@@ -68,3 +68,13 @@ def test_any_workgroups_hang_together() -> None:
         each = np.bincount(found.cu, work, MI350.cus)
         assert np.all(found.ends >= each - 1e-9), f"seed {seed}"
         assert np.all(found.ends <= resident * each + 1e-9), f"seed {seed}"
+
+
+@pytest.mark.parametrize("resident", [1, 2, 3])
+def test_rounding_does_not_matter(resident: int) -> None:
+    """What ends at once, but for rounding, is given the next ones at once: as if numbers were whole."""
+    work = [float(8 - i // 4 % 8) for i in range(2000)]
+    whole = schedule(work, resident, MI350, 1 / resident)
+    parts = schedule([each / 3 * 1.1 for each in work], resident, MI350, 1 / resident)
+    assert parts.cu.tolist() == whole.cu.tolist()
+    assert parts.ends == pytest.approx(whole.ends / 3 * 1.1)
