@@ -34,7 +34,7 @@ class Schedule:
     @property
     def active(self) -> float:
         """The mean number of compute units that are not done yet."""
-        return float(self.ends.sum()) / self.end
+        return min(float(len(self.ends)), float(self.ends.sum()) / self.end)
 
     @property
     def tail(self) -> float:
