@@ -12,7 +12,7 @@ from torch.fx import GraphModule, Node
 
 from flycc.frontend import composite_ops
 from flycc.frontend.model_numbers import known_number, specialise_numbers
-from flycc.frontend.multi_head import STANDS_FOR
+from flycc.frontend.multi_head import open_attention
 from flycc.frontend.nodes import changes_dispatch
 from flycc.frontend.shared_heads import unrepeated
 from flycc.frontend.written_attention import keep_written_attention
@@ -43,8 +43,8 @@ def keep_whole(gm: GraphModule) -> GraphModule:
                 _keep_sdpa(node, *node.args, **node.kwargs)
             elif node.target is torch.rms_norm:
                 _keep_rms_norm(node, *node.args, **node.kwargs)
-            elif node.target in STANDS_FOR:
-                node.target = STANDS_FOR[node.target]
+            else:
+                open_attention(node)
     for node in nodes:
         specialise_numbers(node)
     keep_written_attention(gm)

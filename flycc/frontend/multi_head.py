@@ -6,6 +6,8 @@ which is one op for a whole layer. What stands for them computes the same, and i
 
 from __future__ import annotations
 
+import inspect
+import operator
 import types
 from collections.abc import Callable
 from typing import Any
@@ -13,6 +15,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.fx import Node
 
 from flycc.frontend import composite_ops
 
@@ -110,7 +113,29 @@ def encoder_layer(
 
 
 #: What stands for a function that a Dynamo graph calls.
-STANDS_FOR: dict[Callable[..., Any], Callable[..., Any]] = {
+_STANDS_FOR: dict[Callable[..., Any], Callable[..., Any]] = {
     F.multi_head_attention_forward: multi_head_attention,
     torch._transformer_encoder_layer_fwd: encoder_layer,
 }
+
+
+def open_attention(node: Node) -> None:
+    """Makes `node`, if it calls one of the two, call what stands for it; weights that nothing reads are not made."""
+    theirs = node.target
+    ours = _STANDS_FOR.get(theirs) if callable(theirs) else None
+    if ours is None:
+        return
+    if theirs is F.multi_head_attention_forward and not _reads_weights(node):
+        given = inspect.signature(F.multi_head_attention_forward).bind(*node.args, **node.kwargs)
+        if given.arguments.get("need_weights", True):
+            # With weights, `is_causal` says nothing that the mask does not; without, it would take the mask's place.
+            given.arguments |= {"need_weights": False, "is_causal": False}
+            node.args, node.kwargs = given.args, given.kwargs
+    node.target = ours
+
+
+def _reads_weights(node: Node) -> bool:
+    """Whether anything reads more than the first of the results of multi-head attention."""
+    return any(
+        user.target is not operator.getitem or (user.args[1] != 0 and user.users) for user in node.users
+    )

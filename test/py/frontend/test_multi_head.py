@@ -66,6 +66,28 @@ def test_attention_of_a_module_is_kept_whole_with_the_same_bits(name: str) -> No
     assert served["flycc.sdpa_backward.default"][0] == "flycc::sdpa_bwd"
 
 
+@pytest.mark.parametrize("lies", [False, True])
+def test_weights_that_nothing_reads_are_not_made(lies: bool) -> None:
+    """Also where `is_causal` is wrong: with weights PyTorch reads the mask alone."""
+    module = nn.MultiheadAttention(EMBED, HEADS, dtype=torch.float64)
+    mask = later.mT if lies else later
+    x, recorder = torch.randn(LENGTH, 2, EMBED, dtype=torch.float64), Recorder()
+
+    def attend(x: Tensor) -> Tensor:
+        return module(x, x, x, attn_mask=mask, is_causal=True)[0]
+
+    out = torch.compile(attend, backend=recorder, fullgraph=True)(x)
+    torch.testing.assert_close(out, attend(x), rtol=0, atol=1e-12)
+    assert "flycc.sdpa.default" in targets(recorder)
+
+
+def test_weights_that_are_read_are_pytorchs() -> None:
+    module, x = nn.MultiheadAttention(EMBED, HEADS), torch.randn(LENGTH, 2, EMBED)
+    recorder = Recorder()
+    assert_same_bits(torch.compile(module, backend=recorder, fullgraph=True)(x, x, x), module(x, x, x))
+    assert "flycc.sdpa.default" not in targets(recorder)
+
+
 def test_dropout_of_a_module_repeats_with_its_seed() -> None:
     module = Attention({}, dropout=0.5).bfloat16()
     compiled = torch.compile(module, backend=(recorder := Recorder()), fullgraph=True)
