@@ -46,8 +46,7 @@ def forward(query: Tensor, key: Tensor, value: Tensor, scoring: Scoring) -> tupl
     for rows in _parts(query, key):
         scores, _ = _scores(query, key, scoring, rows)
         lse[:, :, rows] = scores.logsumexp(-1)
-        # Not from lse: log(n) is lost beside scores of -1e9, whose weights are equal where a mask gives them to all.
-        weights = scores.softmax(-1).masked_fill((lse[:, :, rows] == -torch.inf)[..., None], 0)
+        weights = _weights(scores, lse[:, :, rows])
         if scoring.dropout_p:
             weights = weights * _kept(scoring, weights, rows)
         out[:, :, rows] = _ungrouped(_grouped(weights, value) @ value.to(weights.dtype), heads)
@@ -84,7 +83,7 @@ def backward(
     dk, dv = (x.new_zeros(x.shape, dtype=wide) for x in (key, value))
     for rows in _parts(query, key):
         scores, slope = _scores(query, key, scoring, rows)
-        weights = _weights(scores, lse[:, :, rows].to(wide))
+        weights = _weights(scores, lse[:, :, rows])
         g = grad[:, :, rows].to(wide)
         delta = (g * out[:, :, rows]).sum(-1, keepdim=True)
         dp = _ungrouped(_grouped(g, value) @ value.to(wide).mT, heads)
@@ -188,8 +187,11 @@ def _scores(query: Tensor, key: Tensor, scoring: Scoring, rows: slice) -> tuple[
 
 
 def _weights(scores: Tensor, lse: Tensor) -> Tensor:
-    """The softmax of `scores`, as exact as `lse`; 0 for a query that sees no key."""
-    return torch.exp(scores - lse.masked_fill(lse == -torch.inf, 0)[..., None])
+    """The softmax of `scores`, 0 for a query that sees no key.
+
+    Not exp(scores - lse): log(n) is lost beside scores of -1e9, whose weights are equal where a mask gives them to all.
+    """
+    return scores.softmax(-1).masked_fill((lse == -torch.inf)[..., None], 0)
 
 
 def _kept(scoring: Scoring, weights: Tensor, rows: slice) -> Tensor:

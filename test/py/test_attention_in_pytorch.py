@@ -82,13 +82,19 @@ def test_queries_without_keys() -> None:
 
 @pytest.mark.parametrize("lowest", [-1e4, -1e9, torch.finfo(torch.bfloat16).min])
 def test_equal_weights_where_a_mask_gives_its_lowest_number_to_all_keys(lowest: float) -> None:
-    q, k, v = (torch.randn(1, 2, n, 16).bfloat16() for n in (3, 5, 5))
+    q, k, v, grad = (torch.randn(1, 2, n, 16).bfloat16() for n in (3, 5, 5, 3))
+    q[:, :, 1] = 0
     mask = torch.zeros(3, 5)
     mask[1] = lowest
-    out, _ = attention.forward(q * (mask[:, :1] == 0), k, v, attention.Scoring(0.25, mask))
-    u = torch.finfo(torch.bfloat16).eps
-    mean = v.double().mean(-2)
-    assert ((out[:, :, 1] - mean).abs() <= u * mean.abs() + 1e-6).all()
+    scoring, reference = (
+        attention.Scoring(0.25, mask),
+        Attention(q, k, v, 0.25),
+    )  # q of 0 has the same weights
+    out, lse = attention.forward(q, k, v, scoring)
+    assert ((out - reference.forward()[0]).abs() <= reference.bound()).all()
+    mine = attention.backward(grad, q, k, v, out, lse, scoring)
+    for x, right, bound in zip(mine, reference.backward(grad), reference.backward_bounds(grad), strict=True):
+        assert ((x - right).abs() <= bound).all()
 
 
 def test_dropout_keeps_what_the_contract_says() -> None:
