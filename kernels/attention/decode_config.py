@@ -24,8 +24,8 @@ ROW_STATISTICS = 4
 _COMBINE_WAVES, _FEW_ROWS = 4, 2048
 #: The most workgroups that share the keys of a tile.
 MAX_SPLITS = _COMBINE_WAVES * WAVE_SIZE
-#: The most rows of a tile, and rows times elements of a value: what lanes have registers for, and a workgroup LDS.
-_MOST_ROWS, _MOST_SUMS = 64, 8192
+#: The most rows of a tile; rows times elements of Q, and of a value: what lanes have registers for, and LDS of sums.
+_MOST_ROWS, _MOST_QUERIES, _MOST_SUMS = 64, 16384, 8192
 #: Elements of a head of K and of V of which a lane has room for both, and of which two waves of a SIMD have.
 _MOST_AHEAD, _MOST_OF_TWO = 512, 256
 #: Waves of a workgroup, and of one that has all keys of a tile.
@@ -148,7 +148,8 @@ def choose_decode(problem: SdpaProblem) -> DecodeConfig | Reason:
     if head is None or value is None:
         given = f"head_dim = {problem.head_dim}, value_dim = {problem.value_dim}"
         return Reason("sdpa.head-dim", f"{given}: kernels take 1 to {MAX_HEAD_DIM}")
-    most = min(_MOST_ROWS, _MOST_SUMS // value // MFMA_ROWS * MFMA_ROWS)
+    fitting = (size // MFMA_ROWS * MFMA_ROWS for size in (_MOST_QUERIES // head, _MOST_SUMS // value))
+    most = min(_MOST_ROWS, *fitting)
     of_tile = min(most, max(1, -(-(count or 1) // MFMA_ROWS)) * MFMA_ROWS)
     step = MFMA_KEYS
     while 2 * step * 2 * (head + value) <= _STEP_BYTES:
