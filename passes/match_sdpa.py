@@ -16,6 +16,7 @@ from flycc.dialects.tensor import Dims, contradict, same_dims, show, stamped
 from flycc.passes.epilogues import UNFUSED_ATTR
 from flycc.passes.mask_operands import mask_options
 from flycc.passes.matching import match, replace
+from flycc.passes.new_ops import tensor_type
 from flycc.passes.seen_through import sizes
 from flycc.passes.torch_ir import constant, is_none, nested_ops, new_constant, operator_name
 from flycc.passes.written_attention import SOFTMAXES, Mask, Unlike, read_attention
@@ -228,13 +229,15 @@ def _written(softmax: ir.Operation) -> Reason | None:
             )
         options = mask_options(written.masks, written.scores, before)
         scale = new_constant(written.scale, before)
-        results = (written.root.type, None)
+        other = made is not None and not same_dims(made.dims, written.dims)
+        out = tensor_type(written.dims, made.dtype, before) if made and other else written.root.type
+        results = (out, None)
         raised = build_sdpa(
             query, key, value, scale, options, results, softcap=written.softcap, before=before
         )
     except Unlike as unlike:
         return Reason(f"sdpa.{unlike.what}", f"written as products and a softmax: {unlike.sentence}")
-    replace(raised, [[written.root]], written.folded)
+    replace(raised, [[written.root]], written.folded, written.dims if other else None)
     return None
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from torch_mlir import ir
 
 from flycc.contracts import Reason
-from flycc.dialects.tensor import SHAPE_ATTR, SHAPES_ATTR
+from flycc.dialects.tensor import SHAPE_ATTR, SHAPES_ATTR, Dims
 from flycc.passes.torch_ir import IMPURE_ATTR, node_name, operator_name
 
 #: String attributes of an op that was not raised: why.
@@ -55,11 +55,15 @@ def verify(raised: ir.OpView) -> None:
 
 
 def replace(
-    raised: ir.OpView, replaced: Sequence[Sequence[ir.Value]], folded: Iterable[ir.Operation]
+    raised: ir.OpView,
+    replaced: Sequence[Sequence[ir.Value]],
+    folded: Iterable[ir.Operation],
+    dims: Dims | None = None,
 ) -> None:
     """Verifies `raised`, makes each of its results stand for the values of torch ops in `replaced`, and stamps it.
 
-    Of the ops `folded`, given users first, those that nothing uses any more are erased.
+    Of the ops `folded`, given users first, those that nothing uses any more are erased. `dims` is the shape of the one
+    result where it is not that of the value it stands for: all that reads this must be views that take either.
     """
     verify(raised)
     folded = list(dict.fromkeys(folded))
@@ -70,6 +74,8 @@ def replace(
             references = [[ir.StringAttr.get(_reference(value)) for value in values] for values in replaced]
             raised.attributes[RESULTS_ATTR] = ir.ArrayAttr.get([ir.ArrayAttr.get(r) for r in references])
             shapes = [_shape(values[0]) if values else ir.ArrayAttr.get([]) for values in replaced]
+            if dims is not None:
+                shapes = [ir.ArrayAttr.get([ir.StringAttr.get(str(dim)) for dim in dims])]
             raised.attributes[SHAPES_ATTR] = ir.ArrayAttr.get(shapes)
     for result, values in zip(raised.results, replaced, strict=True):
         for value in values:

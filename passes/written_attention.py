@@ -58,13 +58,15 @@ class Mask:
 class Written:
     """Attention in a graph: makers of its operands, masks from the last to the first, and the ops that go with it.
 
-    `root` is the value that it gives: [..., heads, queries, value dim], of the rank of the operands.
+    `root` is the value that it gives, and `dims` its shape: [..., heads, queries, value dim], of the rank of the
+    operands. A root of another shape is read only by views that take its elements in any shape.
     """
 
     query: Operand
     key: Operand
     value: Operand
     root: ir.Value
+    dims: Dims
     scores: Dims
     scale: float
     softcap: float
@@ -149,12 +151,13 @@ def read_attention(softmax: ir.Operation) -> Written | None:
     value = _operand("value", v, (*_heads(outer, sizes(v)), keys, sizes(v)[-1]), False)
     if value.factor != 1:
         raise Unlike("form", "its values are multiplied with a number")
-    root, behind = _root(weighing, (*outer, queries, sizes(v)[-1]))
+    wanted = (*outer, queries, sizes(v)[-1])
+    root, behind = _root(weighing, wanted)
     folded = [*behind, weighing, *folded, softmax, *reading.ops]
     scale = reading.scale * query.factor * key.factor
     if not math.isfinite(scale) or scale <= 0:
         raise Unlike("scale", f"its scores are multiplied with {scale}; a positive number is needed")
-    return Written(query, key, value, root, scores, scale, reading.softcap, reading.masks, folded)
+    return Written(query, key, value, root, wanted, scores, scale, reading.softcap, reading.masks, folded)
 
 
 def _weighing(softmax: ir.Operation) -> tuple[ir.Operation | None, list[ir.Operation]]:
@@ -221,7 +224,10 @@ def _heads(outer: Sequence[Dim], given: Dims) -> Dims:
 
 
 def _root(weighing: ir.Operation, wanted: Dims) -> tuple[ir.Value, list[ir.Operation]]:
-    """The value with the sizes `wanted` that the product with V is seen as, and the ops after the product up to it."""
+    """The value with the sizes `wanted` that the product with V is seen as, and the ops after the product up to it.
+
+    The product itself where only views to sizes that `wanted` can become, too, read it: what `einsum` rearranges.
+    """
     value, ops = weighing.results[0], list[ir.Operation]()
     view = View.whole(sizes(value))
     while view is not None and not same_dims(sizes(value), wanted):
@@ -232,11 +238,25 @@ def _root(weighing: ir.Operation, wanted: Dims) -> tuple[ir.Value, list[ir.Opera
         ops.insert(0, used[0])
         value = used[0].results[0]
     whole, source = View.whole(wanted), View.whole(sizes(weighing.results[0]))
-    if view is None or whole is None or source is None or not same_dims(sizes(value), wanted):
-        raise Unlike("form", "what it gives is not seen as [..., queries, value dim] again")
-    if view != source.reshape(wanted):
-        raise Unlike("form", "what it gives is rearranged")
-    return value, ops
+    seen = same_dims(sizes(value), wanted)
+    if whole is not None and source is not None and view is not None:
+        if seen and view == source.reshape(wanted):
+            return value, ops
+        product = weighing.results[0]
+        # The rank tells the FX graph that the shape is another.
+        other = len(sizes(product)) != len(wanted) and source.reshape(wanted) == whole
+        if other and all(_splits(reader, whole) for reader in users(product)):
+            return product, []
+        if seen:
+            raise Unlike("form", "what it gives is rearranged")
+    raise Unlike("form", "what it gives is not seen as [..., queries, value dim] again")
+
+
+def _splits(op: ir.Operation, whole: View) -> bool:
+    """Whether `op` is a view to sizes of its own that a row-major tensor of other sizes, `whole`, can have, too."""
+    return operator_name(op) in ("aten.view", "aten._unsafe_view", "aten.reshape") and (
+        whole.reshape(sizes(op.results[0])) is not None
+    )
 
 
 def _in_order(value: ir.Value, source: ir.Value) -> bool:

@@ -263,6 +263,9 @@ class _Rebuilding:
             results = make(first.graph, operand)
         for group, result in zip(roots, results, strict=True):
             for root in group:
+                if root.meta["val"].dim() != result.meta["val"].dim():
+                    # Row-major both: see `refusal`. Only views that set all sizes read it: see `matching.replace`.
+                    root.meta["val"] = result.meta["val"]
                 with first.graph.inserting_before(root):
                     node = with_layout(first.graph, result, root.meta["val"])
                 root.target, root.args, root.kwargs = node.target, node.args, node.kwargs
@@ -291,9 +294,10 @@ class _Rebuilding:
         """The order of the dimensions in memory that the graph wants the first result of `op` to have."""
         [first, *_] = self._roots(op.operation)
         val = first[0].meta.get("val") if first else None
-        if isinstance(val, torch.Tensor) and not is_row_major(val):
+        rank = len(known(op.results[0]).dims)
+        if isinstance(val, torch.Tensor) and val.dim() == rank and not is_row_major(val):
             return layout_of(val)
-        return list(range(len(known(op.results[0]).dims)))
+        return list(range(rank))
 
     def _likes(self, op: OpView) -> list[torch.Tensor | None]:
         """For each result of `op` the value of the operand that it is a gradient of, laid out like it."""

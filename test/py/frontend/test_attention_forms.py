@@ -332,6 +332,70 @@ def test_gradients_of_other_ranks(rank: int) -> None:
         assert ((leaf.grad.reshape(exact.shape).double() - exact).abs() <= bound).all()
 
 
+def rows_first(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """[batch, length, heads, dim], as what linear layers give is told apart."""
+    scores = torch.einsum("bqhd,bkhd->bhqk", q, k) * DIM**-0.5
+    causal = torch.ones(q.shape[1], k.shape[1], dtype=torch.bool).triu(1)
+    weights = scores.masked_fill(causal, -torch.inf).float().softmax(-1).type_as(q)
+    return torch.einsum("bhqk,bkhd->bqhd", weights, v).reshape(*q.shape[:2], -1)
+
+
+def heads_first(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    scores = torch.einsum("bhqd,bhkd->bhqk", q, k) * DIM**-0.5
+    return torch.einsum("bhqk,bhkd->bhqd", scores.softmax(-1), v)
+
+
+def rows_behind(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    scores = torch.einsum("bhqd,bhkd->bhqk", q, k) * DIM**-0.5
+    return torch.einsum("bhqk,bhkd->bqhd", scores.softmax(-1), v).reshape(q.shape[0], q.shape[2], -1)
+
+
+def batch_second(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    scores = torch.einsum("qbhd,kbhd->bhqk", q, k) * DIM**-0.5
+    return torch.einsum("bhqk,kbhd->qbhd", scores.softmax(-1), v).reshape(*q.shape[:2], -1)
+
+
+#: The orders of batch, heads, length (s) and dim in what they are given, and in what they give.
+EINSUMS: dict[str, tuple[_Form, str, str]] = {
+    "rows-first": (rows_first, "bshd", "bshd"),
+    "heads-first": (heads_first, "bhsd", "bhsd"),
+    "rows-behind": (rows_behind, "bhsd", "bshd"),
+    "batch-second": (batch_second, "sbhd", "sbhd"),
+}
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("name", EINSUMS)
+def test_einsum(name: str, dynamic: bool) -> None:
+    """In a graph without a backward pass, and in one with it."""
+    form, given, made = EINSUMS[name]
+    heads = LENGTH if name == "rows-behind" else HEADS  # as many as queries: sizes do not tell them apart
+    four = [torch.randn(BATCH, heads, length, DIM).to(DTYPE) for length in (LENGTH, 9, 9)]
+    inputs = [x.permute(["bhsd".index(axis) for axis in given]).contiguous() for x in four]
+    attention = Attention(*four, DIM**-0.5, upper=0 if name == "rows-first" else None)
+    dy = torch.randn(four[0].shape).to(DTYPE)
+
+    def in_four(x: Tensor) -> Tensor:
+        sizes = {"b": BATCH, "h": heads, "s": LENGTH, "d": DIM}
+        return x.reshape([sizes[axis] for axis in made]).permute([made.index(axis) for axis in "bhsd"])
+
+    out, candidates, _ = compiled(form, *inputs, dynamic=dynamic)
+    assert [c.kernel for c in candidates] == ["flycc::sdpa_fwd"]
+    assert ((in_four(out).double() - attention.forward()[0]).abs() <= attention.bound()).all()
+
+    recorder = Recorder(compare=False)
+    leaves = [x.requires_grad_() for x in inputs]
+    trained = torch.compile(form, backend=recorder, fullgraph=True, dynamic=dynamic)(*leaves)
+    in_four(trained).backward(dy)
+    kernels = [c.kernel for report in recorder.reports for c in report.nodes]
+    assert kernels == ["flycc::sdpa_fwd", "flycc::sdpa_bwd"]
+    assert ((in_four(trained.detach()).double() - attention.forward()[0]).abs() <= attention.bound()).all()
+    for leaf, exact, bound in zip(leaves, attention.backward(dy), attention.backward_bounds(dy), strict=True):
+        assert leaf.grad is not None
+        gradient = leaf.grad.permute([given.index(axis) for axis in "bhsd"])
+        assert ((gradient.double() - exact).abs() <= bound).all()
+
+
 def test_products_of_attention_that_no_kernel_serves_are_served() -> None:
     def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         return (q @ k.mT).softmax(-1) @ v
