@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator
@@ -59,4 +60,17 @@ def warn_once(what: str, reason: Reason) -> None:
     """One warning for each reason code that `what` is left to PyTorch."""
     if reason.code not in _warned:
         _warned.add(reason.code)
-        warnings.warn(f"flycc leaves {what} to PyTorch: {reason}", RuntimeWarning, stacklevel=3)
+        text = f"flycc leaves {what} to PyTorch: {reason}"
+        warnings.warn(text, RuntimeWarning, stacklevel=_level_of_model())
+
+
+def _level_of_model() -> int:
+    """How far above the caller the first frame is that is no code of flycc, of PyTorch or made by it: a model's line."""
+    frame, level = sys._getframe(1), 1
+    while frame.f_back is not None and _is_inside(frame.f_globals.get("__name__", "torch")):
+        frame, level = frame.f_back, level + 1
+    return level
+
+
+def _is_inside(module: str) -> bool:
+    return module.partition(".")[0] in ("flycc", "torch")

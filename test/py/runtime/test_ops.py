@@ -119,6 +119,7 @@ def test_a_failed_launch_gives_pytorchs_result_one_warning_and_a_reason(monkeypa
     assert [reason.code for reason in heard] == ["device.launch"] * 3
     assert len(caught) == 1
     assert "planted" in str(caught[0].message)
+    assert caught[0].filename == __file__  # the line that calls it, not one of flycc's or PyTorch's
 
 
 def test_an_unexpected_exception_is_a_refusal_too(monkeypatch):
