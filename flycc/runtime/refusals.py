@@ -65,7 +65,7 @@ def warn_once(what: str, reason: Reason) -> None:
 
 
 def _level_of_model() -> int:
-    """How far above the caller the first frame is that is no code of flycc, of PyTorch or made by it: a model's line."""
+    """How far above its caller the first frame is that is neither flycc's, PyTorch's nor made by it: a model's line."""
     frame, level = sys._getframe(1), 1
     while frame.f_back is not None and _is_inside(frame.f_globals.get("__name__", "torch")):
         frame, level = frame.f_back, level + 1
