@@ -19,6 +19,7 @@ from torch import Tensor
 from torch.library import custom_op
 
 from flycc import attention
+from flycc.contracts import Reason
 
 _SDPA = (
     "Tensor? attn_mask, bool is_causal, float? scale, bool enable_gqa, float dropout_p=0.0, Tensor? seed=None, "
@@ -29,6 +30,20 @@ _RMS_NORM = (
     "SymInt[] normalized_shape, Tensor? weight, float? eps, bool cast_before_weight, bool weight_offset, "
     "ScalarType? out_dtype"
 )
+
+
+def why_pytorchs(mask_learns: bool, dropout_p: float, for_kernels: bool) -> Reason | None:
+    """Why `sdpa` cannot stand for a call of PyTorch's attention, which itself refuses a `dropout_p` that is none.
+
+    `mask_learns`: its mask needs a gradient; `for_kernels`: its operands are of types that kernels take.
+    """
+    if mask_learns:
+        return Reason("sdpa.mask", "its mask needs a gradient, which no kernel makes")
+    if dropout_p and not for_kernels:
+        return Reason("sdpa.dtype", "its dropout is of operands that are not all bfloat16 or float16")
+    if not 0 <= dropout_p <= 1:
+        return Reason("sdpa.dropout", f"it drops with a probability of {dropout_p}")
+    return None
 
 
 class _Options(NamedTuple):

@@ -10,12 +10,13 @@ from torch._ops import OpOverload
 from torch._subclasses import FakeTensor
 from torch.fx import GraphModule, Node
 
+from flycc.contracts import Reason
 from flycc.frontend import composite_ops
 from flycc.frontend.model_numbers import known_number, specialise_numbers
 from flycc.frontend.multi_head import open_attention
 from flycc.frontend.nodes import changes_dispatch
 from flycc.frontend.shared_heads import unrepeated
-from flycc.frontend.written_attention import keep_written_attention
+from flycc.frontend.written_attention import keep_written_attention, note_refusal
 from flycc.frontend.written_norms import MEANS, WrittenNorm, read_written_norm
 
 
@@ -28,9 +29,10 @@ def keep_whole(gm: GraphModule) -> GraphModule:
     generator instead of a number for each weight. A call stays as it is where the custom op could not stand for
     it: attention with a mask that needs a gradient or with dropout in types that no kernel takes, tensor
     subclasses, and every call of a graph that uses autocast, chooses attention backends or applies functorch
-    transforms, because those act on PyTorch's own ops only. The eps of a norm, scale and softcap of attention written
-    by hand, and the scale, dropout and head dims of attention become constants. Attention takes heads of K and V
-    before they are repeated. What `nn.MultiheadAttention` and `nn.TransformerEncoderLayer` call is opened for that.
+    transforms, because those act on PyTorch's own ops only; `written_refusals` tells of attention that stays. The
+    eps of a norm, scale and softcap of attention written by hand, and the scale, dropout and head dims of attention
+    become constants. Attention takes heads of K and V before they are repeated. What `nn.MultiheadAttention` and
+    `nn.TransformerEncoderLayer` call is opened for that.
     """
     modules = [module for module in gm.modules() if isinstance(module, GraphModule)]
     nodes = [node for module in modules for node in module.graph.nodes]
@@ -84,18 +86,20 @@ def _keep_sdpa(
     enable_gqa: Any = False,
 ) -> None:
     tensors = [x.meta["example_value"] for x in (query, key, value)]
-    mask_needs_gradient = attn_mask is not None and attn_mask.meta["example_value"].requires_grad
     dropout_p, scale = known_number(dropout_p), known_number(scale)
-    if mask_needs_gradient or not _is_constant(dropout_p, is_causal, scale, enable_gqa):
+    if not _is_constant(dropout_p, is_causal, scale, enable_gqa):
+        note_refusal(node, Reason("sdpa.option", "an option is known only when it runs"))
+        return
+    for_kernels = all(x.dtype in (torch.bfloat16, torch.float16) for x in tensors)
+    mask_learns = attn_mask is not None and attn_mask.meta["example_value"].requires_grad
+    mask_learns = mask_learns and node.meta["example_value"].requires_grad
+    reason = composite_ops.why_pytorchs(mask_learns, dropout_p, for_kernels)
+    if reason is not None:
+        note_refusal(node, reason)
         return
     for x in tensors:
         int(x.shape[-1])  # a guard: heads are as wide as the model has them, and kernels are made for them
-    for_kernels = all(x.dtype in (torch.bfloat16, torch.float16) for x in tensors)
-    seed = None
-    if dropout_p != 0:
-        if not for_kernels or not 0 < dropout_p <= 1:
-            return
-        seed = _seed(node, tensors[0])
+    seed = _seed(node, tensors[0]) if dropout_p else None
     want_lse = for_kernels and node.meta["example_value"].requires_grad
     options = (want_lse, attn_mask, is_causal, scale)
     if for_kernels:

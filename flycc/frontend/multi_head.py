@@ -16,8 +16,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.fx import Node
+from torch.fx.traceback import annotate
 
 from flycc.frontend import composite_ops
+from flycc.frontend.written_attention import refusal_note
 
 _KERNELS = (torch.bfloat16, torch.float16)
 
@@ -32,10 +34,11 @@ def _attend(
 ) -> Tensor:
     """`F.scaled_dot_product_attention` by flycc's op, or as it is where that cannot stand for it: see `keep_whole`."""
     for_kernels = all(x.dtype in _KERNELS for x in (query, key, value))
-    if (attn_mask is not None and attn_mask.requires_grad) or (
-        dropout_p and not (for_kernels and 0 < dropout_p <= 1)
-    ):
-        return F.scaled_dot_product_attention(query, key, value, attn_mask, dropout_p, is_causal)
+    learns = torch.is_grad_enabled() and attn_mask is not None and attn_mask.requires_grad
+    reason = composite_ops.why_pytorchs(learns, dropout_p, for_kernels)
+    if reason is not None:
+        with annotate(refusal_note(reason)):
+            return F.scaled_dot_product_attention(query, key, value, attn_mask, dropout_p, is_causal)
     seed = torch.randint(1 << 62, (2,), dtype=torch.int64, device=query.device) if dropout_p else None
     needs_gradient = torch.is_grad_enabled() and any(x.requires_grad for x in (query, key, value))
     options = (attn_mask, is_causal, None, False, float(dropout_p), seed)

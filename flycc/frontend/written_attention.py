@@ -26,6 +26,7 @@ from flycc.contracts import FlyccError, Reason
 from flycc.dialects import SdpaOp
 from flycc.dialects.constants import constant
 from flycc.frontend import composite_ops
+from flycc.frontend.blind_queries import with_moderate_scores
 from flycc.frontend.calls import is_new, new_node
 from flycc.frontend.fakes import difference, evaluate, example
 from flycc.frontend.importer import import_graph
@@ -40,6 +41,8 @@ from flycc.passes.written_attention import SOFTMAXES
 
 #: Under this name in a node's "custom" metadata, which AOTAutograd hands on, is the reason why a softmax stays.
 _REASON = "flycc.written_attention"
+#: What PyTorch's own attention becomes in ATen graphs, as far as there may be kernels for it.
+_PARTS = (*SOFTMAXES, "aten.bmm", "aten.mm")
 _SOFTMAXES = (functional.softmax, torch.softmax, "softmax")
 _HOMES = (torch, operator, torch.functional, functional, builtins)
 #: Functions and methods of PyTorch and Python that only compute, by their names.
@@ -114,11 +117,12 @@ def keep_written_attention(gm: GraphModule) -> None:
 
 
 def written_refusals(gm: GraphModule) -> dict[str, Reason]:
-    """Why the softmaxes of an ATen graph were not kept as attention before autograd, by the names of nodes."""
+    """Why the softmaxes of an ATen graph, and the products beside them that are of the same call, were not kept as
+    attention before autograd, by the names of nodes."""
     found = {
         node.name: (node.meta.get("custom") or {}).get(_REASON)
         for node in gm.graph.nodes
-        if target_name(node).removesuffix(".default") in SOFTMAXES
+        if target_name(node).removesuffix(".default") in _PARTS
     }
     return {name: Reason(*reason) for name, reason in found.items() if reason is not None}
 
@@ -126,7 +130,17 @@ def written_refusals(gm: GraphModule) -> dict[str, Reason]:
 def _stays(softmax: Node, reason: Reason, new: Sequence[Node]) -> None:
     for node in reversed(new):
         node.graph.erase_node(node)
-    softmax.meta["custom"] = {**(softmax.meta.get("custom") or {}), _REASON: (reason.code, reason.sentence)}
+    note_refusal(softmax, reason)
+
+
+def note_refusal(node: Node, reason: Reason) -> None:
+    """Has `written_refusals` give `reason` for the softmax and the products that `node` becomes."""
+    node.meta["custom"] = {**(node.meta.get("custom") or {}), **refusal_note(reason)}
+
+
+def refusal_note(reason: Reason) -> dict[str, tuple[str, str]]:
+    """What `written_refusals` looks for in the "custom" metadata of nodes."""
+    return {_REASON: (reason.code, reason.sentence)}
 
 
 def _needs_gradient(node: Node) -> bool:
@@ -324,6 +338,8 @@ class _Splice:
         lower, upper = (self._number(value) for value in (op.lower, op.upper))
         causal = upper == 0 and lower is None and mask is None
         query, key, _ = map(example, operands)
+        if mask is not None and example(mask).dtype != torch.bool:
+            operands[0], mask = self._moderate(operands, mask, lower, upper)
         grouped = query.dim() > 2 and query.shape[-3] != key.shape[-3]
         dropout_p = _dropout(region.dropout) if region.dropout is not None else 0.0
         seed = self._seed(query) if dropout_p else None
@@ -406,6 +422,12 @@ class _Splice:
     def _number(self, value: Value | None) -> Any:
         number = None if value is None else constant(value)
         return self._operand(value) if number is None else number
+
+    def _moderate(self, operands: Sequence[Node], mask: Node, lower: Any, upper: Any) -> tuple[Node, Node]:
+        """Query and mask with which queries that see nothing have gradients: see `with_moderate_scores`."""
+        query, key, _ = operands
+        both = self._call(with_moderate_scores, query, key, mask, lower, upper)
+        return self._call(operator.getitem, both, 0), self._call(operator.getitem, both, 1)
 
     def _seed(self, like: FakeTensor) -> Node:
         return self._call(torch.randint, 1 << 62, (2,), dtype=torch.int64, device=like.device)

@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.checkpoint import checkpoint
 
+import flycc
 from flycc.frontend import composite_ops
 
 sdpa = F.scaled_dot_product_attention
@@ -284,3 +285,29 @@ def test_sdpa_op_with_what_pytorchs_has_not_obeys_the_rules_for_custom_ops(layou
     documents = torch.arange(10).view(2, 5) // 3, torch.arange(14).view(2, 7) // 3
     options = (0.5, torch.tensor([3, 4]), *documents, torch.rand(4), -3, 2, 4.0)
     torch.library.opcheck(composite_ops.sdpa, (q, k, v, True, bool_mask, False, None, True, *options))
+
+
+def test_a_mask_that_needs_a_gradient_is_why_attention_stays() -> None:
+    q, k, v = (x.requires_grad_() for x in qkv(torch.bfloat16))
+    mask = randn(5, 7, dtype=torch.bfloat16).requires_grad_()
+
+    def attend(*operands: Tensor) -> Tensor:
+        return sdpa(*operands)
+
+    def codes() -> set[str]:
+        explained = flycc.explain(attend, q, k, v, mask)
+        nodes = [node for graph in explained.graphs for node in graph.report.nodes if node.family == "sdpa"]
+        return {"" if node.reason is None else node.reason.code for node in nodes}
+
+    assert codes() == {"sdpa.mask"}
+    compiled = torch.compile(attend, backend="flycc", options={"strict": True})
+    with pytest.raises(torch._dynamo.exc.BackendCompilerFailed, match="its mask needs a gradient"):
+        compiled(q, k, v, mask)
+    with torch.no_grad():  # nothing needs one
+        assert codes() == {""}
+
+
+def test_dropout_that_kernels_do_not_take_is_why_attention_stays() -> None:
+    recorder = Recorder(compare=False)
+    torch.compile(lambda *x: sdpa(*x, dropout_p=0.5), backend=recorder)(*qkv())
+    assert {c.reason.code for c in recorder.reports[0].nodes} == {"sdpa.dtype"}

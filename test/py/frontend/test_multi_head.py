@@ -109,6 +109,8 @@ def test_a_mask_that_needs_a_gradient_gets_it() -> None:
     mine, theirs = (torch.autograd.grad(run(x, x).square().sum(), bias)[0] for run in runs)
     assert_same_bits(mine, theirs)
     assert "flycc.sdpa.default" not in targets(recorder)
+    reasons = {c.family: c.reason for c in recorder.reports[0].nodes if c.target != "aten.addmm.default"}
+    assert reasons["sdpa"].code == "sdpa.mask"
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
