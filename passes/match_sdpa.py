@@ -19,7 +19,14 @@ from flycc.passes.matching import match, replace
 from flycc.passes.new_ops import tensor_type
 from flycc.passes.seen_through import sizes
 from flycc.passes.torch_ir import constant, is_none, nested_ops, new_constant, operator_name
-from flycc.passes.written_attention import SOFTMAXES, Mask, Unlike, read_attention
+from flycc.passes.written_attention import (
+    LOG_SOFTMAXES,
+    SOFTMAXES,
+    Mask,
+    Unlike,
+    check_weights,
+    read_attention,
+)
 
 
 def match_sdpa(module: ir.Operation) -> None:
@@ -39,7 +46,7 @@ def match_sdpa(module: ir.Operation) -> None:
     Heads of K and V that several of Q share, `enable_gqa`, need no repetition. An op that is not raised gets the
     attributes `flycc.reason_code` and `flycc.reason`.
     """
-    for op in [op for op in nested_ops(module) if operator_name(op) in SOFTMAXES]:
+    for op in [op for op in nested_ops(module) if operator_name(op) in (*SOFTMAXES, *LOG_SOFTMAXES)]:
         if UNFUSED_ATTR not in op.attributes:
             match(op, "sdpa", _written)
     # Listed first: raising an op erases that op alone.
@@ -214,6 +221,9 @@ def _whole(op: ir.Operation) -> Reason | None:
 def _written(softmax: ir.Operation) -> Reason | None:
     """Attention as two products with a softmax between."""
     try:
+        if operator_name(softmax) in LOG_SOFTMAXES:
+            check_weights(softmax)
+            return None
         written = read_attention(softmax)
         if written is None:
             return None

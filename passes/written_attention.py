@@ -24,9 +24,14 @@ _Item = TypeVar("_Item")
 
 #: The ops that `read_attention` starts at.
 SOFTMAXES = ("aten._softmax", "aten.softmax.int", "aten._safe_softmax")
+#: The ops that `check_weights` starts at besides.
+LOG_SOFTMAXES = ("aten._log_softmax", "aten.log_softmax.int")
 _CASTS = ("aten._to_copy", "prims.convert_element_type")
 _PRODUCTS = ("aten.bmm", "aten.mm", "aten.baddbmm", "aten.matmul")
 _WEIGHING = ("aten.bmm", "aten.mm", "aten.matmul")
+#: What programs do to weights before they meet V, or to scores, and kernels do not: operators with all their overloads.
+_ON_WEIGHTS = frozenset({"mul", "div", "add", "sub", "where", "masked_fill", "exp", "native_dropout"})
+_ON_SCORES = frozenset({"neg", "sub"})
 _FLOATS = ("bf16", "f16", "f32")
 #: A finite number that masks with it are as good as -inf, but where a query sees nothing.
 LOWEST_SCORE = -1e4
@@ -128,6 +133,7 @@ def read_attention(softmax: ir.Operation) -> Written | None:
     """The attention that `softmax` is part of, or None where it is part of none. Raises Unlike."""
     weighing, folded = _weighing(softmax)
     if weighing is None:
+        check_weights(softmax)
         return None
     reading = _Scores()
     product = reading.read(softmax.operands[0])
@@ -176,6 +182,44 @@ def _weighing(softmax: ir.Operation) -> tuple[ir.Operation | None, list[ir.Opera
             return None, ops
         ops.insert(0, step)
         value = step.results[0]
+
+
+def check_weights(softmax: ir.Operation) -> None:
+    """Raises Unlike where `softmax`, between two products, gives weights that something changes before the second."""
+    keys = sizes(softmax.results[0])[-1:]
+    if not keys or not _leads_to_product(softmax.operands[0]):
+        return
+    path = _to_product(softmax.results[0], keys[0])
+    changes = [op for op in path or () if _packet(op) in _ON_WEIGHTS]
+    if changes:
+        what = node_name(changes[0]) or operator_name(changes[0])
+        raise Unlike("weights", f"{what} changes its weights before they meet the values; kernels do not")
+
+
+def _packet(op: ir.Operation) -> str:
+    """The name of its operator without the overload, where it is one of PyTorch's: `mul` of `aten.mul.Tensor`."""
+    return operator_name(op).removeprefix("aten.").partition(".")[0]
+
+
+def _to_product(value: ir.Value, keys: Dim, depth: int = 8) -> list[ir.Operation] | None:
+    """Ops that make of weights `value` those that a product multiplies with rows for `keys`; None without a product.
+
+    What is made of another product, too, as in a gated layer, are no weights.
+    """
+    for user in users(value) if depth else ():
+        name = operator_name(user)
+        if name in _WEIGHING and user.operands[0] == value:
+            return [] if same(sizes(value)[-1], keys) else None
+        if _packet(user) in _ON_WEIGHTS:
+            others = [operand for operand in user.operands if operand != value]
+            if not same_dims(sizes(user.results[0]), sizes(value)) or any(map(_leads_to_product, others)):
+                continue
+        elif name not in VIEWS and name not in _CASTS:
+            continue
+        rest = _to_product(user.results[0], keys, depth - 1)
+        if rest is not None:
+            return [user, *rest]
+    return None
 
 
 def _check_exclusive(softmax: ir.Operation, weighing: ir.Operation, between: list[ir.Operation]) -> None:
@@ -473,5 +517,5 @@ def _leads_to_product(value: ir.Value, depth: int = 24) -> bool:
     if name.startswith(("aten.add.", "aten.where.")):
         return any(_leads_to_product(operand, depth - 1) for operand in op.operands)
     through = name in VIEWS or name in _CASTS or name == "aten.tanh"
-    through |= name.startswith(("aten.masked_fill.", "aten.mul.", "aten.div."))
+    through |= name.startswith(("aten.masked_fill.", "aten.mul.", "aten.div.")) or _packet(op) in _ON_SCORES
     return through and _leads_to_product(op.operands[0], depth - 1)

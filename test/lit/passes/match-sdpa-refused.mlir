@@ -184,3 +184,78 @@ func.func @efficient_bias(%g: !torch.vtensor<[2,4,6,32],bf16>, %q: !torch.vtenso
   %o:4 = torch.operator "torch.aten._scaled_dot_product_efficient_attention_backward"(%g, %q, %k, %v, %bias, %out, %lse, %none, %none, %zero, %true, %true, %true, %false, %false, %none) : (!torch.vtensor<[2,4,6,32],bf16>, !torch.vtensor<[2,4,6,32],bf16>, !torch.vtensor<[2,4,6,32],bf16>, !torch.vtensor<[2,4,6,32],bf16>, !torch.vtensor<[2,1,6,6],bf16>, !torch.vtensor<[2,4,6,32],bf16>, !torch.vtensor<[2,4,6],f32>, !torch.none, !torch.none, !torch.float, !torch.bool, !torch.bool, !torch.bool, !torch.bool, !torch.bool, !torch.none) -> (!torch.vtensor<[2,4,6,32],bf16>, !torch.vtensor<[2,4,6,32],bf16>, !torch.vtensor<[2,4,6,32],bf16>, !torch.vtensor<[2,1,6,6],bf16>)
   return %o#3 : !torch.vtensor<[2,1,6,6],bf16>
 }
+
+// Weights that are scaled before they meet V.
+// CHECK-LABEL: func.func @scaled_weights
+// CHECK: torch.aten._softmax {{.*}}aten.mul.Scalar changes its weights before they meet the values{{.*}}sdpa.weights
+func.func @scaled_weights(%q: !torch.vtensor<[2,6,5,16],bf16>, %kt: !torch.vtensor<[2,6,16,5],bf16>, %v: !torch.vtensor<[2,6,5,16],bf16>) -> !torch.vtensor<[2,6,5,16],bf16> {
+  %last = torch.constant.int -1
+  %false = torch.constant.bool false
+  %three = torch.constant.float 3.000000e+00
+  %s = torch.aten.matmul %q, %kt : !torch.vtensor<[2,6,5,16],bf16>, !torch.vtensor<[2,6,16,5],bf16> -> !torch.vtensor<[2,6,5,5],bf16>
+  %p = torch.aten._softmax %s, %last, %false : !torch.vtensor<[2,6,5,5],bf16>, !torch.int, !torch.bool -> !torch.vtensor<[2,6,5,5],bf16>
+  %w = torch.aten.mul.Scalar %p, %three : !torch.vtensor<[2,6,5,5],bf16>, !torch.float -> !torch.vtensor<[2,6,5,5],bf16>
+  %o = torch.aten.matmul %w, %v : !torch.vtensor<[2,6,5,5],bf16>, !torch.vtensor<[2,6,5,16],bf16> -> !torch.vtensor<[2,6,5,16],bf16>
+  return %o : !torch.vtensor<[2,6,5,16],bf16>
+}
+
+// Weights that come from their logarithms.
+// CHECK-LABEL: func.func @logarithms
+// CHECK: torch.aten._log_softmax {{.*}}aten.exp changes its weights before they meet the values{{.*}}sdpa.weights
+func.func @logarithms(%q: !torch.vtensor<[2,6,5,16],bf16>, %kt: !torch.vtensor<[2,6,16,5],bf16>, %v: !torch.vtensor<[2,6,5,16],bf16>) -> !torch.vtensor<[2,6,5,16],bf16> {
+  %last = torch.constant.int -1
+  %false = torch.constant.bool false
+  %three = torch.constant.float 3.000000e+00
+  %s = torch.aten.matmul %q, %kt : !torch.vtensor<[2,6,5,16],bf16>, !torch.vtensor<[2,6,16,5],bf16> -> !torch.vtensor<[2,6,5,5],bf16>
+  %p = torch.aten._log_softmax %s, %last, %false : !torch.vtensor<[2,6,5,5],bf16>, !torch.int, !torch.bool -> !torch.vtensor<[2,6,5,5],bf16>
+  %w = torch.aten.exp %p : !torch.vtensor<[2,6,5,5],bf16> -> !torch.vtensor<[2,6,5,5],bf16>
+  %o = torch.aten.matmul %w, %v : !torch.vtensor<[2,6,5,5],bf16>, !torch.vtensor<[2,6,5,16],bf16> -> !torch.vtensor<[2,6,5,16],bf16>
+  return %o : !torch.vtensor<[2,6,5,16],bf16>
+}
+
+// Scores of which the least gets most weight.
+// CHECK-LABEL: func.func @negated
+// CHECK: torch.aten._softmax {{.*}}aten.neg stands between its scores and the softmax{{.*}}sdpa.form
+func.func @negated(%q: !torch.vtensor<[2,6,5,16],bf16>, %kt: !torch.vtensor<[2,6,16,5],bf16>, %v: !torch.vtensor<[2,6,5,16],bf16>) -> !torch.vtensor<[2,6,5,16],bf16> {
+  %last = torch.constant.int -1
+  %false = torch.constant.bool false
+  %three = torch.constant.float 3.000000e+00
+  %s = torch.aten.matmul %q, %kt : !torch.vtensor<[2,6,5,16],bf16>, !torch.vtensor<[2,6,16,5],bf16> -> !torch.vtensor<[2,6,5,5],bf16>
+  %n = torch.aten.neg %s : !torch.vtensor<[2,6,5,5],bf16> -> !torch.vtensor<[2,6,5,5],bf16>
+  %w = torch.aten._softmax %n, %last, %false : !torch.vtensor<[2,6,5,5],bf16>, !torch.int, !torch.bool -> !torch.vtensor<[2,6,5,5],bf16>
+  %o = torch.aten.matmul %w, %v : !torch.vtensor<[2,6,5,5],bf16>, !torch.vtensor<[2,6,5,16],bf16> -> !torch.vtensor<[2,6,5,16],bf16>
+  return %o : !torch.vtensor<[2,6,5,16],bf16>
+}
+
+// A gated layer is no attention: what a softmax gives meets another product before the last one.
+// CHECK-LABEL: func.func @gated
+// CHECK-NOT: sdpa
+func.func @gated(%q: !torch.vtensor<[2,6,5,16],bf16>, %kt: !torch.vtensor<[2,6,16,5],bf16>, %v: !torch.vtensor<[2,6,5,16],bf16>) -> !torch.vtensor<[2,6,5,16],bf16> {
+  %last = torch.constant.int -1
+  %false = torch.constant.bool false
+  %three = torch.constant.float 3.000000e+00
+  %s = torch.aten.matmul %q, %kt : !torch.vtensor<[2,6,5,16],bf16>, !torch.vtensor<[2,6,16,5],bf16> -> !torch.vtensor<[2,6,5,5],bf16>
+  %p = torch.aten._softmax %s, %last, %false : !torch.vtensor<[2,6,5,5],bf16>, !torch.int, !torch.bool -> !torch.vtensor<[2,6,5,5],bf16>
+  %g = torch.aten.matmul %v, %kt : !torch.vtensor<[2,6,5,16],bf16>, !torch.vtensor<[2,6,16,5],bf16> -> !torch.vtensor<[2,6,5,5],bf16>
+  %w = torch.aten.mul.Tensor %p, %g : !torch.vtensor<[2,6,5,5],bf16>, !torch.vtensor<[2,6,5,5],bf16> -> !torch.vtensor<[2,6,5,5],bf16>
+  %o = torch.aten.matmul %w, %v : !torch.vtensor<[2,6,5,5],bf16>, !torch.vtensor<[2,6,5,16],bf16> -> !torch.vtensor<[2,6,5,16],bf16>
+  return %o : !torch.vtensor<[2,6,5,16],bf16>
+}
+
+// Nor are logarithms that a product reads, or weights that it reads the other way round, as experts are given rows.
+// CHECK-LABEL: func.func @other_products
+// CHECK-NOT: sdpa
+func.func @other_products(%q: !torch.vtensor<[2,6,5,16],bf16>, %kt: !torch.vtensor<[2,6,16,7],bf16>, %v: !torch.vtensor<[2,6,7,16],bf16>) -> (!torch.vtensor<[2,6,5,16],bf16>, !torch.vtensor<[2,6,7,16],bf16>) {
+  %last = torch.constant.int -1
+  %rows = torch.constant.int -2
+  %false = torch.constant.bool false
+  %three = torch.constant.float 3.000000e+00
+  %s = torch.aten.matmul %q, %kt : !torch.vtensor<[2,6,5,16],bf16>, !torch.vtensor<[2,6,16,7],bf16> -> !torch.vtensor<[2,6,5,7],bf16>
+  %l = torch.aten._log_softmax %s, %last, %false : !torch.vtensor<[2,6,5,7],bf16>, !torch.int, !torch.bool -> !torch.vtensor<[2,6,5,7],bf16>
+  %a = torch.aten.matmul %l, %v : !torch.vtensor<[2,6,5,7],bf16>, !torch.vtensor<[2,6,7,16],bf16> -> !torch.vtensor<[2,6,5,16],bf16>
+  %p = torch.aten._softmax %s, %last, %false : !torch.vtensor<[2,6,5,7],bf16>, !torch.int, !torch.bool -> !torch.vtensor<[2,6,5,7],bf16>
+  %m = torch.aten.mul.Scalar %p, %three : !torch.vtensor<[2,6,5,7],bf16>, !torch.float -> !torch.vtensor<[2,6,5,7],bf16>
+  %t = torch.aten.transpose.int %m, %last, %rows : !torch.vtensor<[2,6,5,7],bf16>, !torch.int, !torch.int -> !torch.vtensor<[2,6,7,5],bf16>
+  %b = torch.aten.matmul %t, %q : !torch.vtensor<[2,6,7,5],bf16>, !torch.vtensor<[2,6,5,16],bf16> -> !torch.vtensor<[2,6,7,16],bf16>
+  return %a, %b : !torch.vtensor<[2,6,5,16],bf16>, !torch.vtensor<[2,6,7,16],bf16>
+}
