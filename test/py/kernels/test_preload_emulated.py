@@ -12,8 +12,9 @@ from emulated_gemm import Gemm, Stored, bound, reference
 
 from flycc import emulator
 from flycc.codegen import compile_kernel
+from flycc.codegen.compile import Compiled
 from flycc.contracts import GemmProblem, GroupedGemmProblem, RmsNormProblem, TopkProblem
-from flycc.emulator.program import Kernel, Module
+from flycc.emulator.program import Kernel
 from flycc.kernels import gemm, grouped_gemm, rms_norm, topk
 from flycc.kernels.common.spec import KernelSpec
 from flycc.kernels.gemm import GemmConfig
@@ -51,18 +52,14 @@ def test_the_first_load_waits_for_nothing(spec: KernelSpec) -> None:
         address += inst.size
 
 
-def unable_to_preload(elf: bytes) -> Module:
-    """The code object on firmware that starts waves at the kernel's entry, with nothing in the registers meant for
+def unable_to_preload(compiled: Compiled) -> Kernel:
+    """The kernel on firmware that starts waves at the kernel's entry, with nothing in the registers meant for
     arguments."""
-    loaded = emulator.CodeObject.parse(elf)
-    kernels = {}
-    for name, kernel in loaded.kernels.items():
-        sgprs = tuple(
-            s._replace(what="unused") if s.what == "kernarg_preload" else s for s in kernel.user_sgprs
-        )
-        assert sgprs != kernel.user_sgprs
-        kernels[name] = Kernel(replace(kernel, kernarg_preload=(0, 0), user_sgprs=sgprs), loaded)
-    return Module(loaded, kernels)
+    loaded = emulator.CodeObject.parse(compiled.elf)
+    kernel = loaded.kernels[compiled.symbol]
+    sgprs = tuple(s._replace(what="unused") if s.what == "kernarg_preload" else s for s in kernel.user_sgprs)
+    assert sgprs != kernel.user_sgprs
+    return Kernel(replace(kernel, kernarg_preload=(0, 0), user_sgprs=sgprs), loaded)
 
 
 @pytest.mark.parametrize("batch", [1, 2])
@@ -72,7 +69,7 @@ def test_old_firmware_computes_the_same(monkeypatch: pytest.MonkeyPatch, batch: 
     case = Gemm("bf16", a, b, trans_b=True)
     new = case.run(DIRECT)
     assert (abs(new.out - reference(case)[0]) <= bound(case)).all()
-    monkeypatch.setattr(emulated_gemm.emulator, "load", unable_to_preload)
+    monkeypatch.setattr(emulated_gemm, "loaded", unable_to_preload)
     old = case.run(DIRECT)
     assert (new.memory == old.memory).all()
     # The prologue: loads of arguments, a wait and a branch.
