@@ -82,7 +82,7 @@ _FRESH = frozenset(
 )
 _SPLITS = ("view", "reshape", "unflatten", torch.reshape)
 _TURNS = ("transpose", torch.transpose, "permute", torch.permute)
-_REORDERS = ("contiguous", "reshape", torch.reshape)
+_REORDERS = ("contiguous", "reshape", torch.reshape, "flatten", torch.flatten)
 
 
 class _Refused(FlyccError):
@@ -382,9 +382,15 @@ class _Splice:
         seen = difference(example(product), example(result))
         if seen is None or all(_reorders(user) for user in product.users):
             return result
-        if example(product).is_contiguous():
-            result = self._call(torch.ops.aten.clone.default, result, memory_format=torch.contiguous_format)
-            seen = difference(example(product), example(result))
+        strides = example(product).stride()
+        order = sorted(range(len(strides)), key=lambda axis: -strides[axis])
+        back = [order.index(axis) for axis in range(len(order))]
+        outermost_first = self._call(torch.ops.aten.permute.default, result, order)
+        copy = self._call(
+            torch.ops.aten.clone.default, outermost_first, memory_format=torch.contiguous_format
+        )
+        result = self._call(torch.ops.aten.permute.default, copy, back)
+        seen = difference(example(product), example(result))
         if seen is not None:
             raise _Refused(Reason("sdpa.results", f"{product} would have {seen}"))
         return result
